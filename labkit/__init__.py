@@ -1,0 +1,43 @@
+"""labkit breaks neural-network training on purpose, names each failure blind, and proves the cure."""
+
+import importlib
+import sys
+import types
+
+__version__ = "0.1.0"
+
+# Name -> the module that has it. Loaded on first use, so that `labkit --help` does not wait for torch.
+_HOME = {
+    "Recipe": "recipe",
+    "Run": "run",
+    "train": "train",
+    "FAILURES": "failures",
+    "FailureMode": "failure_mode",
+    "Diagnosis": "diagnose",
+    "diagnose": "diagnose",
+    "Study": "study",
+    "study": "study",
+    "is_cured": "study",
+}
+__all__ = ["__version__", *_HOME]
+
+
+class _Package(types.ModuleType):
+    """`labkit.train` is the function, though `labkit/train.py` is a module: importing it must not hide it."""
+
+    def __getattr__(self, name: str):
+        if name not in _HOME:
+            raise AttributeError(f"labkit has no {name!r}; it has {', '.join(sorted(_HOME))}")
+        value = getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value) -> None:
+        if not (name in _HOME and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted(__all__)
+
+
+sys.modules[__name__].__class__ = _Package

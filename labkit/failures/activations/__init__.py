@@ -1,0 +1,1 @@
+"""Units that die or saturate."""

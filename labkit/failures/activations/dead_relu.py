@@ -1,0 +1,69 @@
+"""Biases of -5: every ReLU is off for every image, and off means no gradient, so it stays off."""
+
+import numpy as np
+import torch
+
+from labkit import models
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import stuck, worst_dead
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Share of a layer's units silent on the whole probe. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2.
+DEAD = 0.5
+BIAS = -5.0
+
+
+def mlp_with_low_biases(recipe, data) -> torch.nn.Module:
+    """The plain net, but hidden units start far below zero: an init gone wrong, or a step that was too long."""
+    net = models.mlp(recipe, data)
+    with torch.no_grad():
+        for number in range(1, recipe.depth):
+            net.get_submodule(f"layer{number}").bias.fill_(BIAS)
+    return net
+
+
+healthy = Recipe(depth=3, optimizer="adam", lr=0.003)
+sick = healthy.but(model=mlp_with_low_biases)
+
+
+def signature(run: Run) -> Evidence | None:
+    dead, place = worst_dead(run)
+    if dead[-1] <= DEAD or not stuck(run, share=0.25):
+        return None
+    alive = np.flatnonzero(dead <= DEAD)
+    first = int(alive[-1]) + 1 if len(alive) else 0  # from here on it stays dead
+    return Evidence(
+        seen=f"{dead[-1]:.0%} of the units of {place} are silent on every probe image",
+        usual="2 to 20 %",
+        onset=int(run["val_step"][first]),
+        place=place,
+    )
+
+
+failure = FailureMode(
+    title="Dead ReLUs",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "leaky ReLU: a little gradient on the flat side": sick.but(activation="leaky_relu"),
+        "batch normalisation before each ReLU": sick.but(normalisation="batch"),
+    },
+    false_cures={"GELU, whose slope at -5 is next to nothing": sick.but(activation="gelu")},
+    signature=signature,
+    harm=0.8,
+    symptom="The loss sits at chance level; gradients of the hidden layers are exactly zero.",
+    mechanism="A ReLU passes no gradient where its input is negative. A unit that is negative for every image "
+    "gets no gradient from any, so nothing ever moves it back.",
+    first_check="Share of units that are zero on a whole probe set, per layer. Zeros on one batch are not death.",
+    remedy="Leaky ReLU or normalisation brings units back. Look for the cause too: biases, init, or one "
+    "step with far too high a learning rate.",
+    reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
+    shows="dead",
+    knobs=(
+        Knob("activation", ("relu", "leaky_relu", "gelu", "tanh")),
+        Knob("normalisation", ("none", "batch", "layer")),
+        Knob("depth", (2, 6)),
+        Knob("lr", (1e-4, 0.3), log=True),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Nets that learn the training set and not the task."""

@@ -1,0 +1,1 @@
+"""Gradients that vanish or explode on their way back."""

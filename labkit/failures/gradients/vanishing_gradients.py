@@ -1,0 +1,68 @@
+"""Ten sigmoid layers: the gradient shrinks at each of them, and the first layers never learn."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import matrix_layers, stuck, typical, worst_dead
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# First layer's gradient norm over the last one's. Healthy nets of 2 to 10 layers: 0.5 to 8; ten sigmoid
+# layers: 3e-5 (Xavier) to 2e-7 (PyTorch's default init).
+RATIO = 1e-3
+FAINT = 1e-4  # the first layer's norm itself; sigmoid nets have 1e-5 to 1e-7, healthy ones 0.4 to 2
+DEAD = 0.5  # a dead layer passes nothing back either, and is another failure
+
+healthy = Recipe(depth=10, width=64, activation="tanh", init="xavier", momentum=0.0)
+sick = healthy.but(activation="sigmoid")
+
+
+def signature(run: Run) -> Evidence | None:
+    trace, names = matrix_layers(run, "grad_norm")
+    norms = typical(trace)
+    if len(norms) < 3 or not np.isfinite(norms).all() or norms[-1] == 0 or worst_dead(run)[0][-1] > DEAD:
+        return None
+    ratio = norms[0] / norms[-1]
+    if not (0 < norms[0] < FAINT and ratio < RATIO and stuck(run, share=0.25)):
+        return None
+    factor = ratio ** (1 / (len(norms) - 1))
+    return Evidence(
+        seen=f"the gradient of {names[0]} is {ratio:.1g} of that of {names[-1]}: each layer passes on {factor:.2g}",
+        usual="between 0.5 and 8, that is about 1 per layer",
+        onset=0,
+        place=names[0],
+    )
+
+
+failure = FailureMode(
+    title="Vanishing gradients",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "tanh, which passes on 1 where sigmoid passes on a quarter": sick.but(activation="tanh"),
+        "ReLU with He init": sick.but(activation="relu", init="he"),
+        "batch normalisation before each sigmoid": sick.but(normalisation="batch"),
+    },
+    false_cures={
+        "ReLU with PyTorch's default init": sick.but(activation="relu", init="default"),
+        "Adam, which rescales what little arrives": sick.but(optimizer="adam", lr=0.003),
+    },
+    signature=signature,
+    harm=0.8,
+    symptom="The loss sits at chance level. The last layer moves, the first ones do not; no NaN, no warning.",
+    mechanism="The slope of a sigmoid is at most 1/4. Backpropagation multiplies by it, and by the weights, at "
+    "every layer, so ten layers leave less than a ten-thousandth for the first.",
+    first_check="Gradient norms per layer on a log axis: a straight line downwards towards the input.",
+    remedy="An activation with slope 1 and an init that matches it (tanh with Xavier, ReLU with He), or "
+    "normalisation or skip connections. ReLU alone, with PyTorch's default init, does not cure ten layers.",
+    reference="Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010)",
+    shows="grad_norm",
+    knobs=(
+        Knob("activation", ("sigmoid", "tanh", "relu", "leaky_relu", "gelu")),
+        Knob("depth", (2, 12)),
+        Knob("init", ("default", "xavier", "he")),
+        Knob("normalisation", ("none", "batch", "layer")),
+        Knob("residual", (False, True)),
+        Knob("lr", (0.01, 1.0), log=True),
+    ),
+)

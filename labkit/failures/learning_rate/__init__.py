@@ -1,0 +1,1 @@
+"""The learning rate: too high, too low."""

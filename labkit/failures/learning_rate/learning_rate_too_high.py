@@ -1,0 +1,69 @@
+"""A learning rate of 10: the first steps throw the weights out of all proportion, and the loss with them."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# One update as large as half of the weights it changes. Healthy runs here stay below 0.2 (Adam's first
+# step on a small layer); LR 10 gives 1.4 to 3.6 in the first step, LR 1 some 2 within five.
+VIOLENT = 0.5
+WINDOW = 10  # it shows at once: afterwards the ratio looks small again, because the weights have blown up
+RISE = 3.0  # the loss over its first value; healthy runs never rise by half, LR 10 by 50 (clipped) to 1e30
+
+healthy = Recipe(depth=3)
+sick = healthy.but(lr=10.0)
+
+
+def signature(run: Run) -> Evidence | None:
+    ratio = run["update_ratio"].max(axis=1)[:WINDOW]
+    violent = np.flatnonzero(ratio > VIOLENT)
+    losses = run["loss"]
+    if not len(violent) or not np.isfinite(losses[0]):
+        return None
+    after = losses[violent[0] :]
+    if np.isfinite(after).all() and after.max() < RISE * losses[0]:
+        return None
+    step = int(violent[0])
+    peak = np.max(after, initial=losses[0], where=np.isfinite(after))
+    return Evidence(
+        seen=f"step {step} changed a layer by {ratio[step]:.2g} times its own size; "
+        f"the loss went from {losses[0]:.3g} to {peak:.3g}" + ("" if np.isfinite(after).all() else " and then to NaN"),
+        usual="updates of 0.001 to 0.2 of a layer, and a loss that does not rise",
+        onset=step,
+        place=run.layers[int(np.argmax(run["update_ratio"][step]))],
+    )
+
+
+failure = FailureMode(
+    title="Learning rate too high",
+    healthy=healthy,
+    sick=sick,
+    cures={"a learning rate of 0.1": sick.but(lr=0.1)},
+    false_cures={
+        "a tenth of it: LR 1": sick.but(lr=1.0),
+        "clipping the gradient norm to 1": sick.but(clip=1.0),
+    },
+    signature=signature,
+    harm=0.9,
+    symptom="The loss jumps by orders of magnitude within ten steps and ends as NaN; or it comes back to "
+    "chance level and stays there, because the jump has killed every unit.",
+    mechanism="A step follows the slope of one point. When it is longer than the valley is wide it lands "
+    "higher on the other side, where the slope is steeper, and the next step is longer still.",
+    first_check="The ratio of update to weight in the first steps: above a half, no layer survives.",
+    remedy="Lower the learning rate by factors of ten until the loss falls from the start, or read it off a "
+    "range test. A tenth is often not enough, and clipping only hides the NaN.",
+    reference="Goodfellow, Bengio, Courville, Deep Learning (2016), sections 8.3 and 11.4",
+    shows="update_ratio",
+    knobs=(
+        Knob("lr", (1e-3, 10.0), log=True),
+        Knob("depth", (2, 6)),
+        Knob("momentum", (0.0, 0.9)),
+        Knob("optimizer", ("sgd", "adam")),
+        Knob("clip", (None, 1.0)),
+    ),
+    also_causes=("dead_relu", "vanishing_gradients"),
+    faces={"two_layers": {"depth": 2}},  # no NaN at all: a jump, then silent death at chance level
+    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+)

@@ -1,0 +1,1 @@
+"""Numbers that overflow, underflow or stop being numbers."""

@@ -1,0 +1,59 @@
+"""Raw pixels and large weights in 16 bits: an activation passes 65,504, becomes infinite, and the loss NaN."""
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+LARGEST = 65_504  # of float16; bfloat16 and float32 reach 3e38
+
+healthy = Recipe(
+    depth=4, init="he", optimizer="adam", lr=1e-3, steps=150, precision="fp16", loss_scale="dynamic"
+)
+sick = healthy.but(inputs="raw", init="normal", init_scale=0.5, loss_scale=None)
+
+
+def signature(run: Run) -> Evidence | None:
+    origin = run.facts.get("first_nonfinite") or {}
+    if origin.get("stage") != "activations" or origin.get("dtype") != "float16":
+        return None
+    size = origin.get("float32")
+    if size is not None and size <= LARGEST:
+        return None  # infinite for another reason: the same tensor fits when nothing is rounded
+    wanted = f"wants to be {size:,.0f}" if size else "is infinite"
+    return Evidence(
+        seen=f"{origin['count']} entries of {origin['place']} are not finite at step {origin['step']}: "
+        f"in float32 the largest {wanted}",
+        usual=f"activations of 1 to 100; float16 ends at {LARGEST:,}",
+        onset=origin["step"],
+        place=origin["place"],
+        confidence=0.98,
+    )
+
+
+failure = FailureMode(
+    title="fp16 overflow",
+    healthy=healthy,
+    sick=sick,
+    cures={"normalised inputs and He init": sick.but(inputs="normalised", init="he", init_scale=1.0)},
+    false_cures={
+        "GradScaler": sick.but(loss_scale="dynamic"),
+        "bf16: finite, but the net still starts with a loss in the thousands": sick.but(precision="bf16"),
+    },
+    signature=signature,
+    harm=0.9,
+    symptom="NaN in the very first loss, with precision 'fp16'. The same net in fp32 trains.",
+    mechanism="Half precision ends at 65,504. Pixels up to 255 and weights of 0.5 make each layer multiply the "
+    "size of its input by about four; the third passes the limit, becomes infinite, and inf - inf is NaN.",
+    first_check="The largest activation of each layer in float32, on one batch, before any training.",
+    remedy="Normalise the inputs and use an init that keeps the scale. bf16 avoids the overflow but not the bad "
+    "scale. GradScaler cannot help: it rescales gradients, and this is the forward pass.",
+    reference="Micikevicius et al., Mixed Precision Training (2018)",
+    shows="activation_std",
+    knobs=(
+        Knob("precision", ("fp32", "bf16", "fp16")),
+        Knob("inputs", ("normalised", "unit", "raw")),
+        Knob("init", ("default", "he", "normal")),
+        Knob("init_scale", (0.05, 1.0), log=True),
+        Knob("loss_scale", (None, "dynamic")),
+    ),
+)

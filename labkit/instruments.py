@@ -1,0 +1,176 @@
+"""The Recorder: one look per step, when gradients are ready and weights are not yet changed."""
+
+import contextlib
+
+import numpy as np
+import torch
+
+from labkit.meters import ActivationMeter, Probe, WeightMeter
+from labkit.run import Run
+from labkit.tools.nan_hunt import hunt
+
+CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check makes it wait; on a CPU every step
+PATIENCE = 5  # non-finite losses in a row after which a run is given up; one alone may be a batch that was skipped
+
+
+class LossRecorder:
+    """Notes the loss, the learning rate and the validations, and nothing else: the bare patient."""
+
+    def __init__(self, optimizer, device: torch.device, check_every: int | None = None):
+        self.optimizer = optimizer
+        self.check_every = check_every or (1 if device.type == "cpu" else CHECK_EVERY)
+        self.rows, self.lrs, self.scales, self.evaluations = [], [], [], []
+        self.events: list[dict] = []
+        self.first_nonfinite: dict | None = None
+        self.bad_losses = 0  # in a row
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    @property
+    def steps(self) -> int:
+        return len(self.rows)
+
+    @property
+    def hopeless(self) -> bool:
+        """Has the loss been non-finite for so long that nothing more can be learned?"""
+        return self.bad_losses >= PATIENCE
+
+    @torch.no_grad()
+    def look(self, loss, x=None, y=None, loss_scale=1.0) -> None:
+        """The one moment: the loss of this batch, its gradients in place, the weights not yet changed."""
+        self.rows.append(self._measure(loss))
+        self.lrs.append(self.optimizer.param_groups[0]["lr"])
+        self.scales.append(loss_scale)
+        if self.steps % self.check_every == 0:
+            self._check(x, y)
+
+    def validate(self, **results) -> None:
+        """Note validation results after so many steps."""
+        self.evaluations.append({"val_step": self.steps, **{f"val_{name}": each for name, each in results.items()}})
+
+    def run(self, recipe: dict | None = None, **facts) -> Run:
+        """All that was recorded so far, as plain arrays."""
+        scales = np.array([float(scale) for scale in self.scales])
+        traces = {"step": np.arange(self.steps), "lr": np.array(self.lrs), "loss_scale": scales}
+        traces |= self._traces() | stacked(self.evaluations)
+        origin = self.first_nonfinite
+        if origin and origin["stage"] == "unknown":
+            origin = origin_from_traces(traces, **self._axes())
+        facts |= {"first_nonfinite": origin, **self._facts()}
+        return Run(traces, **self._axes(), recipe=recipe or {}, facts=facts, events=tuple(self.events))
+
+    def _check(self, x, y) -> None:
+        """Is anything non-finite? If so, and if it is new, find where it began."""
+        recent = torch.stack(self.rows[-self.check_every :])
+        if self.first_nonfinite is None and recent.isfinite().all():
+            self.bad_losses = 0
+            return
+        for row in recent.isfinite().cpu():
+            self.bad_losses = 0 if row[0] else self.bad_losses + 1
+            if row.all() and self.first_nonfinite:  # the bad step left no mark: somebody skipped it
+                self.events.append({"kind": "skipped", **self.first_nonfinite})
+                self.first_nonfinite = None
+            elif not row.all() and self.first_nonfinite is None:
+                self.first_nonfinite = self._origin(x, y)
+
+    # --- what a recorder with more instruments does more of ---
+
+    def _measure(self, loss) -> torch.Tensor:
+        return loss.detach().float().reshape(1)
+
+    def _traces(self) -> dict[str, np.ndarray]:
+        return {"loss": torch.cat(self.rows).double().cpu().numpy() if self.rows else np.zeros(0)}
+
+    def _axes(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def _facts(self) -> dict:
+        return {}
+
+    def _origin(self, x, y) -> dict:
+        return {"step": self.steps - 1, "stage": "loss", "place": "loss"}
+
+
+class Recorder(LossRecorder):
+    """Every instrument around a training loop, ours or anybody's.
+
+    `with Recorder(...)`: `look` once per step, `validate` now and then, `run` at any time.
+    """
+
+    def __init__(
+        self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None
+    ):
+        self.model, self.loss, self.autocast = model, loss, autocast
+        self.weights, self.activations = WeightMeter(model), ActivationMeter(model)
+        self.probe = Probe(model, loss, *probe, autocast) if probe is not None else None
+        super().__init__(optimizer, self.weights.device, check_every)
+
+    def __enter__(self):
+        self.activations.attach()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.activations.detach()
+
+    def validate(self, **results) -> None:
+        """Note validation results, and examine the fixed probe batch at the same time."""
+        super().validate(**results)
+        if self.probe:
+            self.evaluations[-1] |= self.probe.examine()
+
+    def _measure(self, loss) -> torch.Tensor:
+        self.activations.keep()
+        return self.weights.measure(loss)
+
+    def _traces(self) -> dict[str, np.ndarray]:
+        return self.weights.traces(self.rows) | self.activations.traces()
+
+    def _axes(self) -> dict[str, tuple[str, ...]]:
+        heads = self.probe.heads if self.probe else ()
+        axes = {"layers": self.weights.layers, "parameters": self.weights.names}
+        return axes | {"activations": self.activations.names, "heads": heads}
+
+    def _facts(self) -> dict:
+        return {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
+
+    def _origin(self, x, y) -> dict:
+        if self.check_every > 1:
+            return {"step": self.steps - 1, "stage": "unknown"}  # too late to replay: `run` reads it off the traces
+        found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
+        # Weights go bad in an update, and are seen bad at the look after it.
+        return {"step": self.steps - (2 if found["stage"] == "weights" and self.steps > 1 else 1), **found}
+
+
+def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
+    """One array per result from a list of evaluations; tensors come to the CPU here, not before."""
+    if not evaluations:
+        return {}
+    as_array = {name: [one[name] for one in evaluations] for name in evaluations[0]}
+    return {
+        name: torch.stack(values).cpu().numpy() if torch.is_tensor(values[0]) else np.array(values)
+        for name, values in as_array.items()
+    }
+
+
+def origin_from_traces(traces: dict[str, np.ndarray], *, layers, activations, **_) -> dict | None:
+    """Where non-finite values began, read off what was recorded: less exact than a replay, but later is not too late."""
+    order = [  # as one step goes; of layers that went bad in the same step, backward meets the last first
+        ("weights", "weight_norm", layers),
+        ("activations", "activation_mean", activations),
+        ("loss", "loss", ("loss",)),
+        ("gradients", "grad_norm", layers[::-1]),
+    ]
+    found = []
+    for rank, (stage, name, places) in enumerate(order):
+        bad = ~np.isfinite(traces[name].reshape(len(traces[name]), -1))
+        if stage == "gradients":
+            bad = bad[:, ::-1]
+        if bad.any():
+            step = int(bad.any(1).argmax())
+            place = places[int(bad[step].argmax())]
+            found.append((step, rank, {"step": max(0, step - (stage == "weights")), "stage": stage, "place": place}))
+    return min(found)[2] if found else None

@@ -1,0 +1,299 @@
+"""The measuring devices: weights and gradients, activations, and the fixed probe batch.
+
+They leave the patient alone (weights, buffers, modes and random numbers stay as they were, bit by bit)
+and the device too: results stay tensors until the end, so that a GPU never waits for a step.
+"""
+
+import contextlib
+
+import numpy as np
+import torch
+from torch import nn
+
+from labkit.models import AttentionWeights
+from labkit.segments import Segments
+
+NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
+SAMPLES = 16  # images of each batch in the activation statistics; the whole batch would cost more than it tells
+BLOCK = 16  # steps whose activations are measured in one go
+LARGE = 65_536  # entries; of a larger activation a slice is copied at once: holding it makes later steps fault pages
+SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
+BINS = 32
+HISTOGRAM_SAMPLES = 64
+# Beyond 0.97 of its range a unit passes back at most an eighth of its gradient: centre and half width.
+SATURATION = {nn.Sigmoid: (0.5, 0.47), nn.Tanh: (0.0, 0.97), nn.Hardtanh: (0.0, 0.97)}
+ACTIVATIONS = (
+    nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.PReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus,
+    nn.Sigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.RNN,
+)  # fmt: skip
+# Norms in float32 can be trusted between these: smaller entries square to 0, larger ones to infinity.
+SMALL, BIG = 1e-12, 1e18
+
+
+class WeightMeter:
+    """Norms of gradients, weights and updates, and the spread of the gradients, of all parameters at once."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module):
+        self.names, self.weights = zip(*model.named_parameters(), strict=True)
+        self.device = self.weights[0].device
+        self.held = Segments([weight.shape for weight in self.weights], self.device, copies=3)
+        self.lines = self.held.buffer.unbind()  # gradients in line 0; weights and their last update in 1 and 2
+        self.new, self.old = 1, 2
+        self.held.fill(self.new, self.weights)
+        self.scratch = torch.empty_like(self.lines[0])
+        self.rows = torch.empty(5, len(self.held.owner), device=self.device)
+        self.layers = tuple(dict.fromkeys(layer_of(name) for name in self.names))
+        self.without_gradient: set[str] = set()
+
+    @property
+    def matrices(self) -> list[str]:
+        """The layers that have a weight matrix; norms and embeddings have only vectors."""
+        pairs = zip(self.names, self.weights, strict=True)
+        return list(dict.fromkeys(layer_of(name) for name, weight in pairs if weight.ndim >= 2))
+
+    def measure(self, loss: torch.Tensor) -> torch.Tensor:
+        """This step's loss and statistics in one vector: loss, then norms, sums and extremes per parameter."""
+        held, rows, gradient = self.held, self.rows, self.lines[0]
+        held.fill(0, self._gradients())
+        self._take_in_weights()
+        torch.linalg.vector_norm(held.buffer, dim=-1, out=rows[:3])
+        rows[:3].square_()
+        torch.sum(gradient, -1, out=rows[3])
+        torch.sum(torch.abs(gradient, out=self.scratch).lt_(NEAR_ZERO), -1, out=rows[4])
+        totals = held.sums(rows)
+        norms = totals[:3].sqrt_()
+        if self._out_of_range(norms):
+            norms.copy_(held.norms(safe=True))
+        parts = (norms[0], norms[self.new], norms[self.old], totals[3], totals[4], *held.extremes(0))
+        return torch.cat([loss.detach().float().reshape(1), *parts])
+
+    def _gradients(self) -> list[torch.Tensor]:
+        gradients = [weight.grad for weight in self.weights]
+        for index, gradient in enumerate(gradients):
+            if gradient is None:
+                self.without_gradient.add(self.names[index])
+                gradients[index] = torch.zeros_like(self.weights[index])
+        return gradients
+
+    def _take_in_weights(self) -> None:
+        """Copy the weights as they are now; what was held before becomes the update since."""
+        self.new, self.old = self.old, self.new
+        self.held.fill(self.new, self.weights)
+        torch.sub(self.lines[self.new], self.lines[self.old], out=self.lines[self.old])
+
+    def _out_of_range(self, norms: torch.Tensor) -> bool:
+        if self.device.type != "cpu":
+            return True  # float64 costs a GPU less than to wait for the answer
+        low, high = torch.aminmax(norms)
+        return not (low.item() > SMALL and high.item() < BIG)
+
+    def traces(self, rows: list[torch.Tensor]) -> dict[str, np.ndarray]:
+        """The rows of `measure`, one per step, taken apart; norms per layer, statistics per parameter."""
+        count = self.held.counts.cpu().numpy()
+        padding = self.held.padding.cpu().numpy()
+        width = 1 + 7 * len(self.names)
+        table = torch.stack(rows).cpu().numpy().astype(np.float64) if rows else np.zeros((0, width))
+        gradient, weight, moved, total, small, low, high = np.split(table[:, 1:], 7, axis=1)
+        update = np.concatenate([moved[1:], self._last_update()[None]]) if len(moved) else moved
+        mean = total / count
+        with np.errstate(all="ignore"):  # a diverged run holds inf and NaN, and shows them
+            spread = np.sqrt(np.maximum(gradient**2 / count - mean**2, 0))
+            norms = {"grad_norm": gradient, "weight_norm": weight, "update_norm": update}
+            traces = {name: self._per_layer(values) for name, values in norms.items()}
+            traces["update_ratio"] = traces["update_norm"] / np.maximum(traces["weight_norm"], 1e-30)
+            traces["grad_norm_total"] = np.sqrt((gradient**2).sum(1))
+        return traces | {
+            "loss": table[:, 0],
+            "grad_mean": mean,
+            "grad_std": spread,
+            "grad_min": low,
+            "grad_max": high,
+            "grad_near_zero": (small - padding) / count,
+        }
+
+    def _last_update(self) -> np.ndarray:
+        """Norms of the update since the last look."""
+        before = self.held.views[self.new]
+        pairs = zip(self.weights, before, strict=True)
+        return torch.stack([(now.detach().double() - then).norm() for now, then in pairs]).cpu().numpy()
+
+    def _per_layer(self, norms: np.ndarray) -> np.ndarray:
+        owner = np.array([self.layers.index(layer_of(name)) for name in self.names])
+        squares = np.zeros((len(norms), len(self.layers)))
+        np.add.at(squares.T, owner, (norms**2).T)
+        return np.sqrt(squares)
+
+
+def layer_of(parameter: str) -> str:
+    """'block2.layer1.weight' belongs to 'block2.layer1'; a parameter of the net itself is its own layer."""
+    return parameter.rpartition(".")[0] or parameter
+
+
+class ActivationMeter:
+    """Mean, spread and saturation of the inputs, of every activation and of the outputs, on part of each batch."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.modules = {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
+        self.latest: dict[str, torch.Tensor] = {}
+        self.hooks = []
+        self.held: Segments | None = None
+        self.waiting = 0  # steps held and not yet measured
+        self.blocks: list[torch.Tensor] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("inputs", *self.modules, "outputs")
+
+    def attach(self) -> None:
+        self.hooks = [self.model.register_forward_pre_hook(self._note_inputs)]
+        for name, module in [*self.modules.items(), ("outputs", self.model)]:
+            self.hooks.append(module.register_forward_hook(self._noter(name)))
+
+    def detach(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.latest.clear()
+
+    def _note_inputs(self, _, inputs) -> None:
+        self.latest["inputs"] = inputs[0]
+
+    def _noter(self, name: str):
+        latest = self.latest
+
+        def note(_, __, output):
+            output = output[0] if type(output) is tuple else output
+            latest[name] = output[:SAMPLES].detach().clone() if output.numel() > LARGE else output
+
+        return note
+
+    def keep(self) -> None:
+        """Copy what the last forward pass showed; measure when a block of steps is full."""
+        tensors = [self.latest[name].detach()[:SAMPLES] for name in self.names]
+        if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
+            self._measure()
+            self.held = Segments([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
+        self.held.fill(self.waiting, tensors)
+        self.waiting += 1
+        if self.waiting == BLOCK:
+            self._measure()
+
+    def _measure(self) -> None:
+        if self.waiting:
+            self.blocks.append(self._statistics(self.waiting))
+            self.waiting = 0
+
+    def _statistics(self, steps: int) -> torch.Tensor:
+        """(statistic, step, activation): mean, standard deviation and saturated share."""
+        held = self.held
+        values = held.buffer[:steps]
+        mean = held.sums(values.sum(-1)) / held.counts
+        deviation = _deviation(held, values, mean)
+        if deviation.device.type != "mps" and not bool(((deviation > SMALL) & (deviation < BIG)).all()):
+            values64 = values.double()
+            mean = held.sums(values64.sum(-1)) / held.counts
+            deviation = _deviation(held, values64, mean).float()
+            mean = mean.float()
+        return torch.stack([mean, deviation, self._saturated(values)])
+
+    def _saturated(self, values: torch.Tensor) -> torch.Tensor:
+        ranges = [SATURATION.get(type(self.modules.get(name)), (0.0, float("nan"))) for name in self.names]
+        if all(width != width for _, width in ranges):  # nothing here can saturate
+            return values.new_full((len(values), len(ranges)), float("nan"))
+        centre, width = values.new_tensor(ranges)[self.held.owner].T.unsqueeze(-1)
+        outside = (values - centre).abs_().gt_(width).mul_(self.held.real)
+        share = self.held.sums(outside.sum(-1)) / self.held.counts
+        return torch.where(values.new_tensor(ranges)[:, 1].isnan(), float("nan"), share)
+
+    def traces(self) -> dict[str, np.ndarray]:
+        blocks = [*self.blocks, self._statistics(self.waiting)] if self.waiting else self.blocks
+        if not blocks:
+            return {}
+        mean, deviation, saturated = torch.cat(blocks, dim=1).cpu().numpy()
+        return {"activation_mean": mean, "activation_std": deviation, "activation_saturated": saturated}
+
+
+def _deviation(held: Segments, values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """In two passes: the one-pass formula was wrong by 4500x on a collapsed sigmoid layer."""
+    centred = (values - mean[:, held.owner, None]).mul_(held.real)
+    return (held.sums(torch.linalg.vector_norm(centred, dim=-1).square()) / held.counts).sqrt()
+
+
+class Probe:
+    """A fixed batch, examined in eval mode: loss, accuracy, dead units, histograms, attention entropy."""
+
+    def __init__(self, model: nn.Module, loss, x: torch.Tensor, y: torch.Tensor, autocast=contextlib.nullcontext):
+        self.model, self.loss, self.x, self.y, self.autocast = model, loss, x, y, autocast
+        named = list(model.named_modules())
+        self.activations = {name: module for name, module in named if isinstance(module, ACTIVATIONS)}
+        self.attentions = {name: module for name, module in named if isinstance(module, AttentionWeights)}
+        self.heads: tuple[str, ...] = ()
+
+    @torch.no_grad()
+    def examine(self) -> dict[str, torch.Tensor]:
+        with evaluating(self.model), captured(self.activations | self.attentions) as outputs, self.autocast():
+            result = self.model(self.x)
+            found = {"probe_loss": self.loss(result, self.y).float()}
+            each = [self.loss(result[i : i + 1], self.y[i : i + 1]) for i in range(min(HISTOGRAM_SAMPLES, len(self.y)))]
+        found["sample_loss_variance"] = torch.stack(each).float().var()
+        if not self.y.is_floating_point() and result.ndim == 2:
+            found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
+        hidden = [outputs[name].float() for name in self.activations]
+        nothing = torch.full((), float("nan"), device=self.x.device)  # inputs and outputs are not units
+        found["dead"] = torch.stack([nothing, *map(dead_share, hidden), nothing])
+        everything = (value[:HISTOGRAM_SAMPLES] for value in (self.x.float(), *hidden, result.float()))
+        counts, ranges = zip(*map(histogram, everything), strict=True)
+        found |= {"histogram": torch.stack(counts), "histogram_range": torch.stack(ranges)}
+        if self.attentions:
+            entropies = {name: entropy(outputs[name].float()) for name in self.attentions}
+            self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
+            found["attention_entropy"] = torch.cat(list(entropies.values()))
+        return found
+
+
+def dead_share(activation: torch.Tensor) -> torch.Tensor:
+    """Share of units that are silent on every sample: channels of a picture, else the last axis."""
+    units = activation.transpose(1, -1) if activation.ndim == 4 else activation
+    return (units.abs().flatten(0, -2).amax(0) <= SILENT).float().mean()
+
+
+def histogram(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Counts in equal bins between the smallest and the largest value, without waiting for the device."""
+    low, high = values.aminmax()
+    place = ((values - low) / (high - low).clamp_min(1e-30) * BINS).nan_to_num_(0).clamp_(0, BINS - 1).long()
+    counts = torch.zeros(BINS, device=values.device).scatter_add_(0, place.flatten(), torch.ones_like(values).flatten())
+    return counts, torch.stack([low, high])
+
+
+def entropy(attention: torch.Tensor) -> torch.Tensor:
+    """Mean entropy of each head's attention in nats: ln(tokens) looks everywhere, 0 at one token."""
+    return -(attention * attention.clamp_min(1e-30).log()).sum(-1).mean((0, 2))
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module):
+    """Eval mode inside; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextlib.contextmanager
+def captured(modules: dict[str, nn.Module]):
+    """The outputs of some modules during the next forward pass."""
+    outputs: dict[str, torch.Tensor] = {}
+
+    def keeper(name):
+        return lambda _, __, output: outputs.__setitem__(name, output[0] if type(output) is tuple else output)
+
+    hooks = [module.register_forward_hook(keeper(name)) for name, module in modules.items()]
+    try:
+        yield outputs
+    finally:
+        for hook in hooks:
+            hook.remove()

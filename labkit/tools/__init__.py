@@ -1,0 +1,1 @@
+"""What a practitioner takes away: each tool works on any PyTorch model."""

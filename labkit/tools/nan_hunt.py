@@ -1,0 +1,90 @@
+"""Where did the first NaN or infinity come from: weights, inputs, an activation, the loss or the gradients?"""
+
+import contextlib
+
+import torch
+
+
+def hunt(model, x=None, y=None, loss=None, autocast=contextlib.nullcontext) -> dict | None:
+    """The first non-finite tensor on the way from weights and inputs to the loss and the gradients.
+
+    Replays the forward pass of one batch with a hook on every leaf module and looks at the gradients
+    that are there. Changes nothing: random state, buffers and gradients are as before.
+    Returns {"stage", "place", "count", "dtype"} and, where known, "samples" (rows of the batch) and
+    "float32" (the largest magnitude of the same tensor when nothing is rounded to 16 bits).
+    """
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if _bad(weight):
+            return _finding("weights", name, weight)
+    if x is not None:
+        if _bad(x):
+            return _finding("inputs", "batch", x, samples=True)
+        outputs, found = _replay(model, x, autocast)
+        if found:
+            found["float32"] = _magnitude_in_float32(model, x, found["place"])
+            return found
+        if loss is not None and y is not None and _bad(value := loss(outputs, y)):
+            return _finding("loss", getattr(loss, "__name__", type(loss).__name__), value)
+    for name, weight in reversed(list(model.named_parameters())):  # backward order: nearest the loss first
+        if weight.grad is not None and _bad(weight.grad):
+            return _finding("gradients", name, weight.grad)
+    return None
+
+
+def _replay(model, x, autocast) -> tuple[torch.Tensor, dict | None]:
+    found: list[dict] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def look(module, _, output):
+        output = output[0] if isinstance(output, tuple) else output
+        if not found and torch.is_tensor(output) and _bad(output):
+            found.append(_finding("activations", names[module], output, samples=True))
+
+    with _undisturbed(model, x.device), autocast():
+        hooks = [module.register_forward_hook(look) for module in names if not any(module.children())]
+        try:
+            outputs = model(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return outputs, found[0] if found else None
+
+
+def _magnitude_in_float32(model, x, place: str) -> float | None:
+    """How large the same activation is when it may be: the proof of an overflow, where there was one."""
+    if next(model.parameters()).dtype != torch.float32:
+        return None
+    seen: list[float] = []
+    with _undisturbed(model, x.device):
+        module = model.get_submodule(place)
+        hook = module.register_forward_hook(lambda _, __, output: seen.append(output.abs().max().item()))
+        try:
+            model(x)
+        finally:
+            hook.remove()
+    return seen[0]
+
+
+@contextlib.contextmanager
+def _undisturbed(model, device):
+    """A forward pass that leaves no trace: no graph, no random numbers used up, buffers put back."""
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            for buffer, before in zip(model.buffers(), buffers, strict=True):
+                buffer.copy_(before)
+
+
+def _bad(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and not torch.isfinite(tensor).all().item()
+
+
+def _finding(stage: str, place: str, tensor: torch.Tensor, samples: bool = False) -> dict:
+    bad = ~torch.isfinite(tensor)
+    finding = {"stage": stage, "place": place, "count": int(bad.sum()), "dtype": str(tensor.dtype)[6:]}
+    if samples:
+        finding["samples"] = bad.flatten(1).any(1).nonzero().flatten().tolist()[:10]
+    return finding

@@ -1,0 +1,51 @@
+"""How sharp is the minimum? Top Hessian eigenvalue by power iteration; rise of the loss under random pushes."""
+
+import torch
+
+
+def top_eigenvalue(model, loss, x, y, iterations: int = 20, seed: int = 0) -> float:
+    """Largest eigenvalue (by magnitude) of the Hessian of the loss on one batch.
+
+    Power iteration with Hessian-vector products from autograd. 20 iterations bring a trained MNIST
+    net within a few per cent; the sign is kept, so a negative value means a saddle or a maximum.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    gradients = torch.autograd.grad(loss(model(x), y), weights, create_graph=True)
+    generator = torch.Generator().manual_seed(seed)
+    direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
+    eigenvalue = 0.0
+    for _ in range(iterations):
+        length = _norm(direction)
+        if length == 0:
+            return 0.0
+        direction = [part / length for part in direction]
+        product = torch.autograd.grad(gradients, weights, direction, retain_graph=True, materialize_grads=True)
+        eigenvalue = sum((a * b).sum() for a, b in zip(product, direction, strict=True)).item()
+        direction = [part.detach() for part in product]
+    return eigenvalue
+
+
+@torch.no_grad()
+def perturbed_rise(model, loss, x, y, size: float = 0.2, draws: int = 5, seed: int = 0) -> float:
+    """Mean rise of the loss when every weight tensor is pushed by `size` times its own norm, at random.
+
+    Compare nets only at the same training loss: an untrained net is the flattest of all.
+    """
+    weights = list(model.parameters())
+    before = [weight.clone() for weight in weights]
+    generator = torch.Generator().manual_seed(seed)
+    base, rises = loss(model(x), y), []
+    try:
+        for _ in range(draws):
+            for weight, origin in zip(weights, before, strict=True):
+                push = torch.randn(weight.shape, generator=generator).to(weight)
+                weight.copy_(origin + push * (size * origin.norm() / push.norm()))
+            rises.append(loss(model(x), y) - base)
+    finally:
+        for weight, origin in zip(weights, before, strict=True):
+            weight.copy_(origin)
+    return (sum(rises) / draws).item()
+
+
+def _norm(tensors) -> float:
+    return sum(tensor.square().sum() for tensor in tensors).sqrt().item()

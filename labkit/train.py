@@ -1,0 +1,199 @@
+"""The training loop, on one screen, and the bench it stands on."""
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import time
+
+import torch
+from tqdm.auto import tqdm
+
+from labkit.instruments import LossRecorder, Recorder
+from labkit.recipe import Recipe, RecipeError
+from labkit.run import Run
+from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
+
+PROBE = 512  # training images looked at again and again; enough to call a unit dead that is silent on all of them
+SHARPNESS_SAMPLES = 128  # of the probe, for the curvature at the end: 10 Hessian products in some 30 ms
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PURE = {"half": torch.float16, "bf16_pure": torch.bfloat16}
+
+
+def train(recipe: Recipe, *, instruments: bool = True, each_step=None, progress: bool = True) -> Run:
+    """Train as the recipe says and return what the instruments saw.
+
+    `each_step(recorder)` is called after every step; when it returns True, training stops there.
+    Ctrl-C stops too, and what was recorded is kept. `instruments=False` records the loss alone.
+    """
+    return Training(recipe).run(instruments=instruments, each_step=each_step, progress=progress)
+
+
+class Training:
+    """One run on the bench: everything that the recipe asks for, made and ready to go."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self.device = pick_device(recipe.device)
+        with seeded(recipe.seed):
+            self.data = in_precision(recipe.data(recipe.but(device=self.device.type)), recipe.precision)
+            self.model = recipe.model(recipe, self.data).to(self.device, PURE.get(recipe.precision))
+            self.optimizer = recipe.optimizer(list(self.model.parameters()), recipe)
+        dynamic = recipe.loss_scale == "dynamic"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=dynamic)
+        self.fixed_scale = 1.0 if dynamic else recipe.loss_scale or 1.0
+        self.recorder = None
+
+    def run(self, *, instruments: bool = True, each_step=None, progress: bool = True) -> Run:
+        """The loop. One step is `recipe.step`; the recorder looks on from inside it."""
+        recipe, began, stopped = self.recipe, time.perf_counter(), None
+        order = torch.Generator().manual_seed(recipe.seed)
+        evaluations = evaluation_steps(recipe.steps, recipe.evaluate_every)
+        recorder = self.recorder = self.new_recorder(instruments)
+        with seeded(recipe.seed), recorder:
+            batches = recipe.batches(self.data.train, recipe, order)
+            bar = tqdm(range(recipe.steps), delay=2, leave=False, disable=None if progress else True, unit="step")
+            try:
+                for step, (x, y) in zip(bar, batches, strict=False):
+                    if step in evaluations:
+                        recorder.validate(**recipe.evaluate(self, self.data.val))
+                    self.set_lr(recipe.schedule(step, recipe))
+                    recipe.step(self, x, y)
+                    if recorder.hopeless or (each_step and each_step(recorder)):
+                        stopped = "non-finite" if recorder.hopeless else "on request"
+                        break
+            except KeyboardInterrupt:
+                stopped = "interrupted"
+            finally:
+                bar.close()
+            if evaluations:
+                recorder.validate(**recipe.evaluate(self, self.data.val))
+            return recorder.run(recipe.summary(), **self.facts(recorder, stopped, began))
+
+    def new_recorder(self, instruments: bool) -> LossRecorder:
+        if not instruments:
+            return LossRecorder(self.optimizer, self.device)
+        probe = [part[:PROBE] for part in self.data.train]
+        return Recorder(self.model, self.optimizer, loss=self.recipe.loss, probe=probe, autocast=self.autocast)
+
+    # --- what a step is made of ---
+
+    def forward(self, x):
+        """The model's outputs, in the recipe's precision."""
+        with self.autocast():
+            return self.model(x)
+
+    def loss(self, x, y):
+        outputs = self.forward(x)
+        with self.autocast():
+            return self.recipe.loss(outputs, y)
+
+    def backward(self, loss) -> None:
+        """Backpropagate, scaled where the recipe asks; afterwards the gradients are in true units again."""
+        self.scaler.scale(loss * self.fixed_scale if self.fixed_scale != 1 else loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        if self.fixed_scale != 1:
+            torch._foreach_div_([weight.grad for weight in self.weights()], self.fixed_scale)
+
+    def look(self, loss, x, y) -> None:
+        """The one moment that the instruments see: gradients are ready, weights not yet changed."""
+        scale = self.fixed_scale
+        if self.scaler.is_enabled():
+            scale = self.scaler._get_scale_async().clone()  # the tensor: get_scale() would make a GPU wait
+        self.recorder.look(loss, x, y, scale)
+
+    def clip(self) -> None:
+        if self.recipe.clip is None:
+            return
+        by_norm = self.recipe.clip_by == "norm"
+        clip = torch.nn.utils.clip_grad_norm_ if by_norm else torch.nn.utils.clip_grad_value_
+        clip(self.weights(), self.recipe.clip)
+
+    def update(self) -> None:
+        """The optimizer's step, unless GradScaler found an overflow and skips it."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def weights(self) -> list[torch.nn.Parameter]:
+        return [weight for weight in self.model.parameters() if weight.grad is not None]
+
+    def set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def autocast(self):
+        dtype = AUTOCAST.get(self.recipe.precision)
+        return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
+
+    # --- what is written down beside the traces ---
+
+    def facts(self, recorder, stopped: str | None, began: float) -> dict:
+        labels = self.data.train.y
+        facts = {
+            "classes": self.data.classes,
+            "samples": len(labels),
+            "batch_size": min(self.recipe.batch_size, len(labels)),
+            "clip": self.recipe.clip,
+            "clip_by": self.recipe.clip_by,
+            "planned_steps": self.recipe.steps,
+            "stopped": stopped,
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "weights_sha256": fingerprint(self.model),
+        }
+        if not recorder.hopeless:
+            facts |= self.sharpness()
+        return facts | {"seconds": round(time.perf_counter() - began, 3)}
+
+    def sharpness(self) -> dict:
+        """Curvature at the end of the run, in float32 and eval mode, on a copy of the net."""
+        model = copy.deepcopy(self.model).float().eval()
+        x, y = (part[:SHARPNESS_SAMPLES] for part in self.data.train)
+        measured = (model, self.recipe.loss, x.float(), y)
+        return {"top_eigenvalue": top_eigenvalue(*measured, iterations=10), "perturbed_rise": perturbed_rise(*measured)}
+
+
+def evaluation_steps(steps: int, every: int | None) -> frozenset[int]:
+    """Before which steps to validate: dense early (an overfitting U-turn is over by step 15), sparse later."""
+    if every is not None:
+        return frozenset(range(0, steps, every)) if every else frozenset()
+    widest, chosen, step = max(1, steps // 16), [], 0
+    while step < steps:
+        chosen.append(step)
+        step += min(widest, max(1, step // 4))
+    return frozenset(chosen)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device by its name; 'auto' is a GPU where there is one."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(device for device, found in there.items() if found)
+    if not there[name]:
+        raise RecipeError(f"device: {name!r} is not on this machine; use 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+@contextlib.contextmanager
+def seeded(seed: int):
+    """All random numbers from one seed inside; afterwards the generators are as they were."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def in_precision(data, precision: str):
+    """The same data in the pure 16-bit format, where the recipe asks for one."""
+    if precision not in PURE:
+        return data
+    cast = {name: getattr(data, name)._replace(x=getattr(data, name).x.to(PURE[precision])) for name in ("train", "val")}
+    return dataclasses.replace(data, **cast)
+
+
+def fingerprint(model) -> str:
+    """A checksum of all weights, to tell whether two runs ended in the very same net."""
+    digest = hashlib.sha256()
+    for weight in model.parameters():
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
