@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from labkit.knob import near
-from labkit.recipe import Recipe, RecipeError
+from labkit.knob import RecipeError, near
+from labkit.recipe import Recipe
 from labkit.run import Run
 
 DATASETS = ("mnist", "cifar10")
@@ -64,7 +64,9 @@ class FailureMode:
     def setting(self, dataset: str = "mnist", face: str | None = None) -> dict:
         """What a data set and a face change, in every recipe of the mode alike."""
         if dataset not in DATASETS:
-            raise RecipeError(f"dataset: expected one of {', '.join(DATASETS)}, got {dataset!r}. {near(dataset, DATASETS)}")
+            raise RecipeError(
+                f"dataset: expected one of {', '.join(DATASETS)}, got {dataset!r}. {near(dataset, DATASETS)}"
+            )
         if face is not None and face not in self.faces:
             known = near(face, self.faces) if self.faces else "It has only one."
             raise RecipeError(f"{self.name} has no face {face!r}. {known}")

@@ -1,6 +1,7 @@
 """The Recorder: one look per step, when gradients are ready and weights are not yet changed."""
 
 import contextlib
+import math
 
 import numpy as np
 import torch
@@ -65,16 +66,14 @@ class LossRecorder:
 
     def _check(self, x, y) -> None:
         """Is anything non-finite? If so, and if it is new, find where it began."""
-        recent = torch.stack(self.rows[-self.check_every :])
-        if self.first_nonfinite is None and recent.isfinite().all():
-            self.bad_losses = 0
-            return
-        for row in recent.isfinite().cpu():
-            self.bad_losses = 0 if row[0] else self.bad_losses + 1
-            if row.all() and self.first_nonfinite:  # the bad step left no mark: somebody skipped it
+        recent = torch.stack(self.rows[-self.check_every :]).tolist()
+        for row in recent:
+            fine = math.isfinite(sum(row))  # float32 numbers cannot add up to infinity in float64
+            self.bad_losses = 0 if math.isfinite(row[0]) else self.bad_losses + 1
+            if fine and self.first_nonfinite:  # the bad step left no mark: somebody skipped it
                 self.events.append({"kind": "skipped", **self.first_nonfinite})
                 self.first_nonfinite = None
-            elif not row.all() and self.first_nonfinite is None:
+            elif not fine and self.first_nonfinite is None:
                 self.first_nonfinite = self._origin(x, y)
 
     # --- what a recorder with more instruments does more of ---
@@ -101,9 +100,7 @@ class Recorder(LossRecorder):
     `with Recorder(...)`: `look` once per step, `validate` now and then, `run` at any time.
     """
 
-    def __init__(
-        self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None
-    ):
+    def __init__(self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None):
         self.model, self.loss, self.autocast = model, loss, autocast
         self.weights, self.activations = WeightMeter(model), ActivationMeter(model)
         self.probe = Probe(model, loss, *probe, autocast) if probe is not None else None
@@ -139,7 +136,10 @@ class Recorder(LossRecorder):
 
     def _origin(self, x, y) -> dict:
         if self.check_every > 1:
-            return {"step": self.steps - 1, "stage": "unknown"}  # too late to replay: `run` reads it off the traces
+            return {
+                "step": self.steps - 1,
+                "stage": "unknown",
+            }  # too late to replay: `run` reads it off the traces
         found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
         # Weights go bad in an update, and are seen bad at the look after it.
         return {"step": self.steps - (2 if found["stage"] == "weights" and self.steps > 1 else 1), **found}
@@ -157,7 +157,7 @@ def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
 
 
 def origin_from_traces(traces: dict[str, np.ndarray], *, layers, activations, **_) -> dict | None:
-    """Where non-finite values began, read off what was recorded: less exact than a replay, but later is not too late."""
+    """Where non-finite values began, read off what was recorded: less exact than a replay, but never too late."""
     order = [  # as one step goes; of layers that went bad in the same step, backward meets the last first
         ("weights", "weight_norm", layers),
         ("activations", "activation_mean", activations),

@@ -5,6 +5,10 @@ import math
 from dataclasses import dataclass
 
 
+class RecipeError(ValueError):
+    """A wish that cannot be granted: an unknown name or a bad value, and what would do instead."""
+
+
 def near(name: str, known) -> str:
     """' Did you mean ...?' when a known name is close, else the list of them."""
     known = sorted(str(item) for item in known)
@@ -29,7 +33,7 @@ class Number:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"expected {self}, got {value!r} of type {type(value).__name__}"
         inside = self.low < value <= self.high if self.above else self.low <= value <= self.high
-        good = inside and math.isfinite(value) and not (self.whole and value != int(value))
+        good = inside and math.isfinite(value) and not (self.whole and isinstance(value, float))
         return None if good else f"expected {self}, got {value!r}"
 
     def __str__(self) -> str:
@@ -48,7 +52,7 @@ class Number:
             value = float(text)
         except ValueError:
             return text  # `problem` will say what was expected
-        return int(value) if self.whole and value == int(value) else value
+        return int(value) if self.whole and value.is_integer() else value
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,9 @@ class WeightMeter:
         self.lines = self.held.buffer.unbind()  # gradients in line 0; weights and their last update in 1 and 2
         self.new, self.old = 1, 2
         self.held.fill(self.new, self.weights)
-        self.scratch = torch.empty_like(self.lines[0])
         self.rows = torch.empty(5, len(self.held.owner), device=self.device)
+        self.norm_rows, self.sum_row, self.small_row = self.rows[:3], self.rows[3], self.rows[4]
+        self.scratch = torch.empty_like(self.lines[0])
         self.layers = tuple(dict.fromkeys(layer_of(name) for name in self.names))
         self.without_gradient: set[str] = set()
 
@@ -54,19 +55,17 @@ class WeightMeter:
 
     def measure(self, loss: torch.Tensor) -> torch.Tensor:
         """This step's loss and statistics in one vector: loss, then norms, sums and extremes per parameter."""
-        held, rows, gradient = self.held, self.rows, self.lines[0]
+        held, gradient = self.held, self.lines[0]
         held.fill(0, self._gradients())
         self._take_in_weights()
-        torch.linalg.vector_norm(held.buffer, dim=-1, out=rows[:3])
-        rows[:3].square_()
-        torch.sum(gradient, -1, out=rows[3])
-        torch.sum(torch.abs(gradient, out=self.scratch).lt_(NEAR_ZERO), -1, out=rows[4])
-        totals = held.sums(rows)
+        torch.linalg.vector_norm(held.buffer, dim=-1, out=self.norm_rows).square_()
+        torch.sum(gradient, -1, out=self.sum_row)
+        torch.sum(torch.abs(gradient, out=self.scratch).lt_(NEAR_ZERO), -1, out=self.small_row)
+        totals = held.sums(self.rows)
         norms = totals[:3].sqrt_()
         if self._out_of_range(norms):
             norms.copy_(held.norms(safe=True))
-        parts = (norms[0], norms[self.new], norms[self.old], totals[3], totals[4], *held.extremes(0))
-        return torch.cat([loss.detach().float().reshape(1), *parts])
+        return torch.cat([loss.detach().float().reshape(1), totals.view(-1), *held.extremes(0)])
 
     def _gradients(self) -> list[torch.Tensor]:
         gradients = [weight.grad for weight in self.weights]
@@ -85,8 +84,8 @@ class WeightMeter:
     def _out_of_range(self, norms: torch.Tensor) -> bool:
         if self.device.type != "cpu":
             return True  # float64 costs a GPU less than to wait for the answer
-        low, high = torch.aminmax(norms)
-        return not (low.item() > SMALL and high.item() < BIG)
+        values = norms.flatten().tolist()
+        return not all(SMALL < value < BIG for value in values)
 
     def traces(self, rows: list[torch.Tensor]) -> dict[str, np.ndarray]:
         """The rows of `measure`, one per step, taken apart; norms per layer, statistics per parameter."""
@@ -94,7 +93,9 @@ class WeightMeter:
         padding = self.held.padding.cpu().numpy()
         width = 1 + 7 * len(self.names)
         table = torch.stack(rows).cpu().numpy().astype(np.float64) if rows else np.zeros((0, width))
-        gradient, weight, moved, total, small, low, high = np.split(table[:, 1:], 7, axis=1)
+        gradient, one, other, total, small, low, high = np.split(table[:, 1:], 7, axis=1)
+        even = np.arange(len(table))[:, None] % 2 == 0  # weights and updates change places at every look
+        weight, moved = np.where(even, other, one), np.where(even, one, other)
         update = np.concatenate([moved[1:], self._last_update()[None]]) if len(moved) else moved
         mean = total / count
         with np.errstate(all="ignore"):  # a diverged run holds inf and NaN, and shows them

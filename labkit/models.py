@@ -6,6 +6,8 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
+from labkit.knob import RecipeError
+
 ACTIVATIONS = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
@@ -52,14 +54,14 @@ def convnet(recipe, data) -> nn.Module:
 def rnn(recipe, data) -> nn.Module:
     """A plain recurrent net that reads an image row by row, then a linear layer on its last state."""
     if recipe.activation not in ("relu", "tanh"):
-        raise ValueError(f"rnn knows activation 'relu' or 'tanh', not {recipe.activation!r}")
+        raise RecipeError(f"rnn knows activation 'relu' or 'tanh', not {recipe.activation!r}")
     return initialise(RowReader(recipe, data), recipe)
 
 
 def vit(recipe, data) -> nn.Module:
     """A small pre-norm vision transformer over 4 x 4 patches, `depth` blocks of `width` features."""
     if recipe.width % recipe.heads:
-        raise ValueError(f"width {recipe.width} must be a multiple of heads {recipe.heads}")
+        raise RecipeError(f"width {recipe.width} must be a multiple of heads {recipe.heads}")
     return initialise(VisionTransformer(recipe, data), recipe)
 
 

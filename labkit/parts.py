@@ -25,7 +25,11 @@ LOSSES = (cross_entropy, mean_squared_error)
 
 def sgd(parameters, recipe):
     """Stochastic gradient descent with momentum."""
-    options = {"momentum": recipe.momentum, "weight_decay": recipe.weight_decay, "fused": _fusible(parameters)}
+    options = {
+        "momentum": recipe.momentum,
+        "weight_decay": recipe.weight_decay,
+        "fused": _fusible(parameters),
+    }
     return torch.optim.SGD(parameters, lr=recipe.lr, **options)
 
 
@@ -85,14 +89,16 @@ def one_cycle(step, recipe):
     """Up from lr/25 over the first 30 %, then down to lr/250000 (the shape and defaults of OneCycleLR)."""
     position, top = min(1.0, step / max(1, _span(recipe) - 1)), 0.3
     low, final = recipe.lr / 25, recipe.lr / 25e4
-    start, end, share = (low, recipe.lr, position / top) if position < top else (
-        recipe.lr, final, (position - top) / (1 - top))
+    start, end, share = (
+        (low, recipe.lr, position / top) if position < top else (recipe.lr, final, (position - top) / (1 - top))
+    )
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
 def exponential(step, recipe):
     """Times `decay` after each epoch."""
-    return recipe.lr * recipe.decay ** (step * recipe.batch_size // recipe.samples)
+    steps_per_epoch = max(1, recipe.samples // recipe.batch_size)  # whole batches only, as `shuffled` deals them
+    return recipe.lr * recipe.decay ** (step // steps_per_epoch)
 
 
 SCHEDULES = (constant, cosine, cosine_unclamped, warmup_cosine, one_cycle, exponential)

@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 
 from labkit import data as datasets
 from labkit import models, parts
-from labkit.knob import Flag, Number, OneOf, near
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be cooked: unknown name or bad value."""
+from labkit.knob import Flag, Number, OneOf, RecipeError, near
 
 
 def _part(default: Callable, known: tuple[Callable, ...], meaning: str):
@@ -72,13 +68,19 @@ class Recipe:
     batch_size: int = _knob(128, COUNT, "images per step; 32 is already too noisy for LR 0.1 with momentum")
     steps: int = _knob(400, COUNT, "training steps; five epochs of the standard set")
     precision: str = _knob(
-        "fp32", OneOf(("fp32", "bf16", "fp16", "half", "bf16_pure")), "autocast to bf16 or fp16; or all of it in 16 bits"
+        "fp32",
+        OneOf(("fp32", "bf16", "fp16", "half", "bf16_pure")),
+        "autocast to bf16 or fp16; or all of it in 16 bits",
     )
     loss_scale: float | str | None = _knob(
-        None, Number(0, above=True, optional=True, words=("dynamic",)), "fixed factor, or 'dynamic': GradScaler"
+        None,
+        Number(0, above=True, optional=True, words=("dynamic",)),
+        "fixed factor, or 'dynamic': GradScaler",
     )
     evaluate_every: int | None = _knob(
-        None, Number(0, whole=True, optional=True), "steps between validations; None: dense early, sparse later; 0: never"
+        None,
+        Number(0, whole=True, optional=True),
+        "steps between validations; None: dense early, sparse later; 0: never",
     )
     seed: int = _knob(0, Number(0, whole=True), "draws weights, batches, dropout")
     device: str = _knob("auto", OneOf(("auto", "cpu", "cuda", "mps")), "auto takes a GPU where there is one")
@@ -103,7 +105,7 @@ class Recipe:
     def summary(self) -> dict:
         """Every entry as a plain value; parts by their names."""
         values = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
-        return {name: value.__name__ if callable(value) else value for name, value in values}
+        return {name: _name(value) if callable(value) else value for name, value in values}
 
     @classmethod
     def parse(cls, assignment: str) -> dict:
@@ -136,10 +138,14 @@ def _with_checked_names(make):
 Recipe.__init__ = _with_checked_names(Recipe.__init__)
 
 
+def _name(part: Callable) -> str:
+    return getattr(part, "__name__", type(part).__name__)  # a functools.partial has no name of its own
+
+
 def _find_part(each, value) -> Callable:
     if callable(value):
         return value
     known = each.metadata["known"]
-    if value in known:
+    if isinstance(value, str) and value in known:
         return known[value]
     raise RecipeError(f"{each.name}: expected a function or the name of one, got {value!r}. {near(value, known)}")

@@ -3,7 +3,6 @@
 import json
 import os
 import tempfile
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,7 +80,9 @@ class Run:
         Half the mean squared difference is the variance of the noise without the trend of the loss.
         """
         squares = np.diff(np.asarray(self["loss"], dtype=np.float64)) ** 2 / 2
-        window = max(1, min(window, len(squares)))
+        if not len(squares):
+            return squares
+        window = min(window, len(squares))
         return np.convolve(squares, np.ones(window) / window, mode="valid")
 
     def save(self, path: str | os.PathLike) -> Path:
@@ -102,17 +103,17 @@ class Run:
             with np.load(path, allow_pickle=False) as file:
                 head = json.loads(bytes(file["head"]))
                 traces = {name.removeprefix("trace/"): file[name] for name in file.files if name != "head"}
+            if head.get("format") == FORMAT:
+                axes = {name: tuple(head[name]) for name in AXES}
+                return cls(traces, **axes, recipe=head["recipe"], facts=head["facts"], events=tuple(head["events"]))
         except FileNotFoundError:
             raise RunError(f"there is no run at {path}; save one with run.save(...) first") from None
-        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError, AttributeError) as error:
+        except Exception as error:  # numpy, zipfile, zlib and json each have their own words for damage
             raise RunError(
                 f"{path} is not a readable labkit run (expected {FORMAT}, got: {error}). "
                 "It may be cut short or damaged: copy it again, or record the run again."
             ) from error
-        if head.get("format") != FORMAT:
-            raise RunError(f"{path} has format {head.get('format')!r}; this labkit reads {FORMAT!r}")
-        axes = {name: tuple(head[name]) for name in AXES}
-        return cls(traces, **axes, recipe=head["recipe"], facts=head["facts"], events=tuple(head["events"]))
+        raise RunError(f"{path} has format {head.get('format')!r}; this labkit reads {FORMAT!r}")
 
 
 AXES = ("layers", "parameters", "activations", "heads")

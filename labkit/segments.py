@@ -24,8 +24,10 @@ class Segments:
         starts = [ROW * sum(rows[:index]) for index in range(len(rows))]
         flat = self.buffer.view(copies, -1)
         self.views = [
-            [line[start : start + count].view(shape)
-             for start, count, shape in zip(starts, counts, self.shapes, strict=True)]
+            [
+                line[start : start + count].view(shape)
+                for start, count, shape in zip(starts, counts, self.shapes, strict=True)
+            ]
             for line in flat
         ]
         self.padding = torch.tensor([ROW * row for row in rows], device=device) - self.counts

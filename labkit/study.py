@@ -63,7 +63,13 @@ class Verdict:
 
 
 def study(
-    name: str, seed: int = 0, dataset: str = "mnist", *, face: str | None = None, changes: dict | None = None, **options
+    name: str,
+    seed: int = 0,
+    dataset: str = "mnist",
+    *,
+    face: str | None = None,
+    changes: dict | None = None,
+    **options,
 ) -> Study:
     """Train the healthy, the sick and the cured recipe of a mode; `changes` are made to the sick one alone.
 
@@ -72,7 +78,11 @@ def study(
     mode = FAILURES[name]
     recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
     recipes["sick"] = recipes["sick"].but(**changes or {})
-    trained = {recipe: train(recipe, **options) for recipe in dict.fromkeys(recipes.values())}  # a cure may be the twin
+    trained = {}
+    for recipe in dict.fromkeys(recipes.values()):  # where the cure is to do as the twin does, one run serves both
+        trained[recipe] = train(recipe, **options)
+        if trained[recipe].facts["stopped"] == "interrupted":
+            raise KeyboardInterrupt
     runs = {role: trained[recipe] for role, recipe in recipes.items()}
     return Study(mode=mode, recipes=recipes, diagnoses=diagnose(runs["sick"]), **runs)
 

@@ -10,7 +10,8 @@ import torch
 from tqdm.auto import tqdm
 
 from labkit.instruments import LossRecorder, Recorder
-from labkit.recipe import Recipe, RecipeError
+from labkit.knob import RecipeError
+from labkit.recipe import Recipe
 from labkit.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
 
@@ -68,7 +69,7 @@ class Training:
                 bar.close()
             if evaluations:
                 recorder.validate(**recipe.evaluate(self, self.data.val))
-            return recorder.run(recipe.summary(), **self.facts(recorder, stopped, began))
+        return recorder.run(recipe.summary(), **self.facts(recorder, stopped, began))
 
     def new_recorder(self, instruments: bool) -> LossRecorder:
         if not instruments:
@@ -150,7 +151,10 @@ class Training:
         model = copy.deepcopy(self.model).float().eval()
         x, y = (part[:SHARPNESS_SAMPLES] for part in self.data.train)
         measured = (model, self.recipe.loss, x.float(), y)
-        return {"top_eigenvalue": top_eigenvalue(*measured, iterations=10), "perturbed_rise": perturbed_rise(*measured)}
+        return {
+            "top_eigenvalue": top_eigenvalue(*measured, iterations=10),
+            "perturbed_rise": perturbed_rise(*measured),
+        }
 
 
 def evaluation_steps(steps: int, every: int | None) -> frozenset[int]:
@@ -187,7 +191,9 @@ def in_precision(data, precision: str):
     """The same data in the pure 16-bit format, where the recipe asks for one."""
     if precision not in PURE:
         return data
-    cast = {name: getattr(data, name)._replace(x=getattr(data, name).x.to(PURE[precision])) for name in ("train", "val")}
+    cast = {
+        name: getattr(data, name)._replace(x=getattr(data, name).x.to(PURE[precision])) for name in ("train", "val")
+    }
     return dataclasses.replace(data, **cast)
 
 
@@ -195,5 +201,5 @@ def fingerprint(model) -> str:
     """A checksum of all weights, to tell whether two runs ended in the very same net."""
     digest = hashlib.sha256()
     for weight in model.parameters():
-        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

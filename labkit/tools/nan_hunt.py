@@ -23,8 +23,13 @@ def hunt(model, x=None, y=None, loss=None, autocast=contextlib.nullcontext) -> d
         if found:
             found["float32"] = _magnitude_in_float32(model, x, found["place"])
             return found
-        if loss is not None and y is not None and _bad(value := loss(outputs, y)):
-            return _finding("loss", getattr(loss, "__name__", type(loss).__name__), value)
+        if torch.is_tensor(outputs) and _bad(outputs):  # between modules: a bare torch.log in a forward
+            return _finding("activations", "outputs", outputs, samples=True)
+        if loss is not None and y is not None:
+            with autocast():
+                value = loss(outputs, y)
+            if _bad(value):
+                return _finding("loss", getattr(loss, "__name__", type(loss).__name__), value)
     for name, weight in reversed(list(model.named_parameters())):  # backward order: nearest the loss first
         if weight.grad is not None and _bad(weight.grad):
             return _finding("gradients", name, weight.grad)
@@ -36,7 +41,7 @@ def _replay(model, x, autocast) -> tuple[torch.Tensor, dict | None]:
     names = {module: name for name, module in model.named_modules()}
 
     def look(module, _, output):
-        output = output[0] if isinstance(output, tuple) else output
+        output = _first(output)
         if not found and torch.is_tensor(output) and _bad(output):
             found.append(_finding("activations", names[module], output, samples=True))
 
@@ -57,7 +62,7 @@ def _magnitude_in_float32(model, x, place: str) -> float | None:
     seen: list[float] = []
     with _undisturbed(model, x.device):
         module = model.get_submodule(place)
-        hook = module.register_forward_hook(lambda _, __, output: seen.append(output.abs().max().item()))
+        hook = module.register_forward_hook(lambda _, __, output: seen.append(_first(output).abs().max().item()))
         try:
             model(x)
         finally:
@@ -78,6 +83,11 @@ def _undisturbed(model, device):
                 buffer.copy_(before)
 
 
+def _first(output):
+    """A recurrent module returns (outputs, state)."""
+    return output[0] if isinstance(output, tuple) else output
+
+
 def _bad(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and not torch.isfinite(tensor).all().item()
 
@@ -85,6 +95,6 @@ def _bad(tensor: torch.Tensor) -> bool:
 def _finding(stage: str, place: str, tensor: torch.Tensor, samples: bool = False) -> dict:
     bad = ~torch.isfinite(tensor)
     finding = {"stage": stage, "place": place, "count": int(bad.sum()), "dtype": str(tensor.dtype)[6:]}
-    if samples:
-        finding["samples"] = bad.flatten(1).any(1).nonzero().flatten().tolist()[:10]
+    if samples and bad.ndim:
+        finding["samples"] = bad.reshape(len(bad), -1).any(1).nonzero().flatten().tolist()[:10]
     return finding

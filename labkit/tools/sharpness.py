@@ -1,5 +1,7 @@
 """How sharp is the minimum? Top Hessian eigenvalue by power iteration; rise of the loss under random pushes."""
 
+import itertools
+
 import torch
 
 
@@ -10,7 +12,11 @@ def top_eigenvalue(model, loss, x, y, iterations: int = 20, seed: int = 0) -> fl
     net within a few per cent; the sign is kept, so a negative value means a saddle or a maximum.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    gradients = torch.autograd.grad(loss(model(x), y), weights, create_graph=True)
+    gradients = torch.autograd.grad(loss(model(x), y), weights, create_graph=True, materialize_grads=True)
+    curved = [gradient.requires_grad for gradient in gradients]  # not where the loss is linear or does not look
+    if not any(curved):
+        return 0.0
+    gradients = list(itertools.compress(gradients, curved))
     generator = torch.Generator().manual_seed(seed)
     direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
     eigenvalue = 0.0
@@ -19,7 +25,8 @@ def top_eigenvalue(model, loss, x, y, iterations: int = 20, seed: int = 0) -> fl
         if length == 0:
             return 0.0
         direction = [part / length for part in direction]
-        product = torch.autograd.grad(gradients, weights, direction, retain_graph=True, materialize_grads=True)
+        along = list(itertools.compress(direction, curved))
+        product = torch.autograd.grad(gradients, weights, along, retain_graph=True, materialize_grads=True)
         eigenvalue = sum((a * b).sum() for a, b in zip(product, direction, strict=True)).item()
         direction = [part.detach() for part in product]
     return eigenvalue

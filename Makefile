@@ -1,0 +1,66 @@
+# Everything starts here: `make` lists what there is. Each target first makes .venv and installs labkit with
+# the exact versions of constraints.txt, unless that has been done already.
+
+PYTHON ?= python3
+PYTEST_ARGS ?= -n auto --dist loadfile
+TEST_EXTRAS = dev
+
+VENV = .venv
+RUN = $(VENV)/bin/python -m
+
+# An empty file that says "this was installed". It is written last, so a failed install leaves none.
+BASE = $(VENV)/.installed
+TEST = $(VENV)/.installed-$(TEST_EXTRAS)
+
+.PHONY: help poster lab test lint format bench doctor clean
+.NOTPARALLEL:
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+poster: $(BASE) ## train the headline failures and draw them on one page
+	$(RUN) labkit poster
+
+lab: $(BASE) ## open JupyterLab on the course
+	$(RUN) jupyterlab notebooks
+
+doctor: $(BASE) ## check that the lab can run on this machine
+	$(RUN) labkit doctor
+
+bench: $(BASE) ## measure labkit's speed beside the usual ways
+	$(RUN) labkit bench
+
+test: $(TEST) ## run the tests (some of them: make test PYTEST_ARGS=tests/test_packaging.py)
+	$(RUN) pytest $(PYTEST_ARGS)
+
+lint: $(TEST) ## check style, changing nothing
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+
+format: $(TEST) ## put style right where ruff can
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+clean: ## remove .venv, caches and build output, for a fresh start
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installing. A change of pyproject.toml or constraints.txt makes the stamps out of date.
+
+$(BASE): pyproject.toml constraints.txt
+	$(make_venv)
+	$(RUN) pip install -e . -c constraints.txt
+	@touch $@
+
+$(TEST): pyproject.toml constraints.txt
+	$(make_venv)
+	$(RUN) pip install -e '.[$(TEST_EXTRAS)]' -c constraints.txt
+	@touch $(BASE) $@
+
+# pip arrives last in a new environment: without it, the environment is not there or only half made.
+define make_venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "labkit needs Python 3.11 or later, and '$(PYTHON)' is not that."; \
+	echo "Name one that is, for example: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
+endef

@@ -1,0 +1,152 @@
+"""The command line. Heavy imports wait until a command needs them, so that --help is instant."""
+
+import argparse
+import json
+import sys
+
+from labkit import __version__
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        return options.command(options) or 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `labkit list | head`
+        sys.stderr.close()
+        return 0
+    except ModuleNotFoundError as error:
+        print(f"labkit: the module {error.name!r} is missing; `labkit doctor` says what to do", file=sys.stderr)
+        return 1
+    except expected_errors() as error:
+        print(f"labkit: {error}", file=sys.stderr)
+        return 2
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """What a user can cause and mend: shown as one message. Anything else is our bug, and keeps its traceback."""
+    from labkit.data import DataError
+    from labkit.failures import UnknownFailure
+    from labkit.knob import RecipeError
+    from labkit.run import RunError
+
+    return DataError, UnknownFailure, RecipeError, RunError, OSError
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="labkit", description="Break neural-network training on purpose, and learn why.")
+    top.add_argument("--version", action="version", version=f"labkit {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, function, about: str, *, json: bool = True) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=about, description=about)
+        made.set_defaults(command=function)
+        if json:
+            made.add_argument("--json", action="store_true", help="print for a program to read")
+        return made
+
+    command("list", list_modes, "list the failure modes")
+    explain = command("explain", explain_mode, "explain one failure mode")
+    explain.add_argument("name")
+    run = command("run", run_mode, "train the healthy, the sick and the cured net of a mode, and say what is seen")
+    run.add_argument("name")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change the sick recipe: lr=3")
+    run.add_argument("--dataset", default="mnist", help="mnist or cifar10")
+    run.add_argument("--face", help="another appearance of the same failure; `labkit explain NAME` lists them")
+    run.add_argument("--out", metavar="FILE", help="draw the three runs: .png, .pdf or .svg")
+    data = command("data", show_data, "list the data sets that are here, or download a full one")
+    data.add_argument("action", nargs="?", choices=["download"])
+    data.add_argument("name", nargs="?", help="mnist or cifar10")
+    command("doctor", check_machine, "check this machine: can the lab run here, and how fast?")
+    bench = command("bench", measure_speed, "measure our speed against plain PyTorch and the tutorial way, as ratios")
+    bench.add_argument("--threads", type=int, default=1, help="torch threads (default 1: steadier on shared machines)")
+    poster = command("poster", make_poster, "draw the headline failures on one page, from real runs", json=False)
+    poster.add_argument("--out", metavar="FILE", action="append", help="default: failure-modes.pdf and .png")
+    poster.add_argument("--dataset", default="mnist", help="mnist or cifar10")
+    poster.add_argument("--seed", type=int, default=0)
+    return top
+
+
+def list_modes(options) -> None:
+    from labkit.failures import FAILURES
+    from labkit.report import changes_in_words
+
+    if options.json:
+        names = ("name", "topic", "title", "symptom")
+        return show_json([{name: getattr(mode, name) for name in names} for mode in FAILURES.values()])
+    topic = ""
+    for mode in FAILURES.values():
+        if mode.topic != topic:
+            topic = mode.topic
+            print(topic)
+        print(f"  {mode.name:26}{mode.title:36}{changes_in_words(mode.sick, mode.healthy)}")
+
+
+def explain_mode(options) -> None:
+    from labkit import report
+    from labkit.failures import FAILURES
+
+    mode = FAILURES[options.name]
+    show_json(report.mode_as_values(mode)) if options.json else print(report.mode_in_words(mode))
+
+
+def run_mode(options) -> None:
+    from labkit import report
+    from labkit.recipe import Recipe
+    from labkit.study import study
+
+    changes = {name: value for text in options.set for name, value in Recipe.parse(text).items()}
+    played = study(options.name, options.seed, options.dataset, face=options.face, changes=changes)
+    show_json(report.study_as_values(played)) if options.json else print(report.study_in_words(played))
+    if options.out:
+        from labkit.plots import save, study_picture
+
+        path = save(study_picture(played, report.heading(played)), options.out)
+        print(f"\npicture: {path}", file=sys.stderr)
+
+
+def show_data(options) -> None:
+    from labkit import data
+    from labkit.knob import RecipeError
+
+    if options.action == "download":
+        if not options.name:
+            raise RecipeError("say which data set to download: labkit data download cifar10")
+        return print(f"downloaded to {data.download(options.name)}")
+    records = data.available()
+    if options.json:
+        return show_json([vars(record) for record in records])
+    for record in records:
+        print(f"{record.name:18}{record.state:16}{record.bytes / 1e6:7.1f} MB  {record.what}")
+        print(f"{'':18}{record.where}" + (f"\n{'':18}{record.advice}" if record.advice else ""))
+
+
+def check_machine(options) -> int:
+    from labkit.doctor import main as doctor
+
+    return doctor(json=options.json)
+
+
+def measure_speed(options) -> None:
+    from labkit import bench
+
+    found = bench.measure(options.threads)
+    show_json(found) if options.json else print(bench.in_words(found))
+
+
+def make_poster(options) -> None:
+    from labkit import poster
+
+    for path in poster.make(options.out or poster.DEFAULT, dataset=options.dataset, seed=options.seed):
+        print(f"poster: {path}")
+
+
+def show_json(values) -> None:
+    print(json.dumps(values, indent=2, default=str))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

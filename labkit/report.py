@@ -1,0 +1,129 @@
+"""A study in words: for the terminal, and as plain values for a program."""
+
+import dataclasses
+import textwrap
+
+from labkit.failure_mode import FailureMode
+from labkit.recipe import Recipe
+from labkit.study import Study
+
+
+def changes_in_words(recipe: Recipe, other: Recipe) -> str:
+    """'lr 0.1 -> 10, depth 2 -> 3', or that nothing was changed."""
+    changes = recipe.changes_from(other)
+    return ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changes.items()) or "nothing"
+
+
+def study_in_words(study: Study) -> str:
+    """What was changed, what came of it, the verdict with its evidence, and whether the cure cures."""
+    recipes = study.recipes
+    cure = next(iter(study.mode.cures))
+    lines = [f"{study.mode.title}  ({recipes['sick'].data.__name__}, seed {recipes['sick'].seed})", ""]
+    lines += [_row("changed", changes_in_words(recipes["sick"], recipes["healthy"])), ""]
+    lines += [f"{'':10}{'accuracy':>9}{'val. loss':>12}{'steps':>7}"]
+    for role, run in study.runs.items():
+        ending = f"  {run.facts['stopped']}" if run.facts["stopped"] else ""
+        lines.append(f"{role:10}{run.accuracy:>9.1%}{float(run['val_loss'][-1]):>12.4g}{len(run):>7}{ending}")
+    lines.append("")
+    if not study.diagnoses:
+        lines.append(_row("verdict", "no failure shows"))
+    for number, found in enumerate(study.diagnoses):
+        place = f", in {found.place}" if found.place else ""
+        lines.append(_row("verdict" if number == 0 else "and", f"{found.title}, from step {found.onset}{place}"))
+        lines += [_row("seen", found.seen), _row("usual", found.usual)]
+        lines += [_row("what to do", found.prescription)] if number == 0 else []
+    outcome = "cures" if study.is_cured else "does not cure"
+    lines += [
+        "",
+        _row("cure", f"{cure}: {outcome} ({study.cured.accuracy:.1%}, healthy {study.healthy.accuracy:.1%})"),
+    ]
+    return "\n".join(lines)
+
+
+def heading(study: Study) -> str:
+    """One line above a picture: the mode, what was changed, and the verdict."""
+    changed = changes_in_words(study.recipes["sick"], study.recipes["healthy"])
+    verdict = study.diagnoses[0].title if study.diagnoses else "no failure shows"
+    return f"{study.mode.title}: {changed}   (diagnosis: {verdict}; {study.recipes['sick'].data.__name__})"
+
+
+def mode_in_words(mode: FailureMode) -> str:
+    """The whole card of a failure mode."""
+    lines = [f"{mode.title}  [{mode.name}, {mode.topic}]", ""]
+    lines += [_row("changed", changes_in_words(mode.sick, mode.healthy))]
+    lines += [_row("looks like", mode.symptom), _row("because", mode.mechanism)]
+    lines += [_row("check", mode.first_check), _row("remedy", mode.remedy)]
+    for cure, recipe in mode.cures.items():
+        lines.append(_row("cure", f"{cure} ({changes_in_words(recipe, mode.sick)})"))
+    for cure, recipe in mode.false_cures.items():
+        lines.append(_row("no cure", f"{cure} ({changes_in_words(recipe, mode.sick)})"))
+    for face, changes in mode.faces.items():
+        lines.append(_row("also as", f"--face {face}: " + ", ".join(f"{k} = {v}" for k, v in changes.items())))
+    if mode.also_causes:
+        lines.append(_row("brings on", ", ".join(mode.also_causes)))
+    lines.append(_row("turn", ", ".join(knob.name for knob in mode.knobs)))
+    lines.append(_row("reference", mode.reference))
+    return "\n".join(lines)
+
+
+def study_as_values(study: Study) -> dict:
+    """The same for a program: plain values only."""
+    return {
+        "name": study.name,
+        "dataset": study.recipes["sick"].data.__name__,
+        "seed": study.recipes["sick"].seed,
+        "changes": {
+            name: list(pair) for name, pair in study.recipes["sick"].changes_from(study.recipes["healthy"]).items()
+        },
+        "runs": {
+            role: {
+                "accuracy": run.accuracy,
+                "val_loss": float(run["val_loss"][-1]),
+                "steps": len(run),
+                "stopped": run.facts["stopped"],
+                "first_nonfinite": run.facts["first_nonfinite"],
+                "seconds": run.facts["seconds"],
+            }
+            for role, run in study.runs.items()
+        },
+        "diagnoses": [dataclasses.asdict(found) for found in study.diagnoses],
+        "named": study.named,
+        "cured": study.is_cured,
+    }
+
+
+def mode_as_values(mode: FailureMode) -> dict:
+    """A failure mode as plain values."""
+    words = (
+        "name",
+        "topic",
+        "title",
+        "symptom",
+        "mechanism",
+        "first_check",
+        "remedy",
+        "reference",
+        "shows",
+        "harm",
+    )
+    return {word: getattr(mode, word) for word in words} | {
+        "changes": {name: list(pair) for name, pair in mode.sick.changes_from(mode.healthy).items()},
+        "healthy": mode.healthy.summary(),
+        "cures": {cure: _changed(recipe, mode.sick) for cure, recipe in mode.cures.items()},
+        "false_cures": {cure: _changed(recipe, mode.sick) for cure, recipe in mode.false_cures.items()},
+        "faces": mode.faces,
+        "also_causes": list(mode.also_causes),
+        "knobs": [dataclasses.asdict(knob) for knob in mode.knobs],
+    }
+
+
+def _changed(recipe: Recipe, other: Recipe) -> dict:
+    return {name: new for name, (_, new) in recipe.changes_from(other).items()}
+
+
+def _row(label: str, text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent=f"{label:12}", subsequent_indent=" " * 12)
+
+
+def _short(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,59 @@
+"""torchvision, also where its compiled operators do not load.
+
+torchvision and torch come from two wheels. When they were built against different torches (a CPU
+torch beside the default torchvision is the usual case) `import torchvision` stops with "operator
+torchvision::nms does not exist". Nothing labkit uses needs that operator: declaring it, without code
+behind it, is enough for datasets, transforms and models. `ops.nms`, detection models and
+`io.decode_image` stay out of reach; installing both wheels from one index is the full cure.
+"""
+
+import importlib
+import sys
+import threading
+from types import ModuleType
+
+import torch
+
+# What torchvision registers at import, as its own C++ declares it.
+_MISSING = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+_lock = threading.Lock()  # notebooks train in threads; two half imports would spoil each other
+_module: ModuleType | None = None
+_declared: torch.library.Library | None = None  # kept alive: torch forgets the operators with the object
+
+
+def torchvision() -> ModuleType:
+    """The torchvision module, imported on the first call: it takes 2 seconds that few runs need."""
+    global _module
+    with _lock:
+        if _module is None:
+            _module = _import()
+        return _module
+
+
+def uses_shim() -> bool:
+    """Whether torchvision only imports with its missing operators declared by labkit."""
+    torchvision()
+    return _declared is not None
+
+
+def _import() -> ModuleType:
+    global _declared
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+    _forget_half_import()
+    _declared = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in _MISSING:
+        _declared.define(schema)
+    return importlib.import_module("torchvision")
+
+
+def _forget_half_import() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
