@@ -63,26 +63,30 @@ def parser() -> argparse.ArgumentParser:
     command("doctor", check_machine, "check this machine: can the lab run here, and how fast?")
     bench = command("bench", measure_speed, "measure our speed against plain PyTorch and the tutorial way, as ratios")
     bench.add_argument("--threads", type=int, default=1, help="torch threads (default 1: steadier on shared machines)")
-    poster = command("poster", make_poster, "draw the headline failures on one page, from real runs", json=False)
-    poster.add_argument("--out", metavar="FILE", action="append", help="default: failure-modes.pdf and .png")
-    poster.add_argument("--dataset", default="mnist", help="mnist or cifar10")
-    poster.add_argument("--seed", type=int, default=0)
+    poster = command("poster", make_poster, "train the headline failures and draw them on one page", json=False)
+    poster.add_argument("--out", metavar="FILE", action="append", help=".pdf, .png or .svg; may be given several times")
+    poster.add_argument("--modes", metavar="A,B,...", help="these failures instead of the five headline ones")
+    poster.add_argument(
+        "--all", action="store_true", help="the whole catalogue, on several pages, with the atlas tables"
+    )
+    poster.add_argument("--paper", default="a3", help="a4, a3 (default) or letter, all landscape")
+    atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
+    for made in (poster, atlas):
+        made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
+        made.add_argument("--seed", type=int, default=0)
+        made.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in")
     return top
 
 
 def list_modes(options) -> None:
+    from rich.console import Console
+
     from labkit.failures import FAILURES
-    from labkit.report import changes_in_words
 
     if options.json:
         names = ("name", "topic", "title", "symptom")
         return show_json([{name: getattr(mode, name) for name in names} for mode in FAILURES.values()])
-    topic = ""
-    for mode in FAILURES.values():
-        if mode.topic != topic:
-            topic = mode.topic
-            print(topic)
-        print(f"  {mode.name:26}{mode.title:36}{changes_in_words(mode.sick, mode.healthy)}")
+    Console().print(FAILURES)
 
 
 def explain_mode(options) -> None:
@@ -140,8 +144,41 @@ def measure_speed(options) -> None:
 def make_poster(options) -> None:
     from labkit import poster
 
-    for path in poster.make(options.out or poster.DEFAULT, dataset=options.dataset, seed=options.seed):
+    written = poster.make(
+        options.out or poster.DEFAULT,
+        modes=options.modes.split(",") if options.modes else None,
+        everything=options.all,
+        dataset=options.dataset,
+        paper=options.paper,
+        seed=options.seed,
+        jobs=options.jobs,
+        remake=remake_command(options),
+    )
+    for path in written:
         print(f"poster: {path}")
+
+
+def remake_command(options) -> str:
+    """The command that makes the same poster again, without what is the default anyway."""
+    words = ["labkit poster"] + (["--all"] if options.all else [])
+    words += [f"--modes {options.modes}"] if options.modes else []
+    usual = {"dataset": "mnist", "paper": "a3", "seed": 0}
+    words += [f"--{name} {getattr(options, name)}" for name, value in usual.items() if getattr(options, name) != value]
+    return " ".join(words)
+
+
+def show_atlas(options) -> None:
+    import dataclasses
+
+    from labkit import atlas
+    from labkit.failures import FAILURES
+    from labkit.poster import run_studies
+
+    studies = run_studies(list(FAILURES), seed=options.seed, dataset=options.dataset, jobs=options.jobs)
+    if not options.json:
+        return print(atlas.in_words(studies))
+    tables = {"look_alikes": atlas.look_alikes(studies), "lead_times": atlas.lead_times(studies)}
+    show_json({name: [dataclasses.asdict(row) for row in rows] for name, rows in tables.items()})
 
 
 def show_json(values) -> None:

@@ -124,11 +124,8 @@ def check_torchvision() -> Check:
 
     version = vision.torchvision().__version__
     if vision.uses_shim():
-        _, _, variant = torch.__version__.partition("+")  # "2.13.0+cpu" came from PyTorch's own index
-        index = f" --index-url https://download.pytorch.org/whl/{variant}" if variant else ""
-        pair = "pip install --force-reinstall --no-deps -c constraints.txt torch torchvision" + index
         found = f"{version}, with labkit's shim: its operators do not load beside torch {torch.__version__}"
-        return warning(found, f"nothing for the course; to have ops.nms too, {in_clone(pair)}")
+        return warning(found, "nothing for the course; for detection models, install both from the same index")
     if wanted := outside_range("torchvision", version):
         return warning(f"{version}; labkit is written for {wanted}", install())
     return ok(version)
@@ -183,7 +180,7 @@ def extras() -> list[str]:
 
 
 def project() -> dict[str, list[str]]:
-    """What labkit requires, by extra ("" is labkit itself): pyproject.toml of a clone, or a wheel's metadata."""
+    """What labkit requires, by extra ("" is itself): from a clone's pyproject.toml or a wheel's metadata."""
     pyproject = ROOT / "pyproject.toml"
     if pyproject.is_file():
         import tomllib
@@ -384,7 +381,7 @@ COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}  # beside 
 
 
 def printer() -> Callable[[Check], None]:
-    """Says one check: its state in colour where rich and a terminal are there, in the same words elsewhere."""
+    """Says one check: its state in colour where rich and a terminal are there; elsewhere the same words."""
     try:
         from rich.console import Console
         from rich.text import Text

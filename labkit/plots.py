@@ -1,4 +1,4 @@
-"""Pictures of runs: each function takes a study or its runs and an axis, draws, and gives the axis back.
+"""Pictures of runs: each function takes a run, a study or {label: run}, and an axis; it draws and gives the axis back.
 
 No pyplot: figures made here belong to nobody else, so they can be drawn in a thread of a notebook.
 """
@@ -10,30 +10,258 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from labkit.knob import RecipeError
-from labkit.readings import typical
+from labkit.readings import gradient_ratio, typical
+from labkit.reference import BANDS
 from labkit.run import Run, written_whole
 
-# Okabe-Ito colours, told apart by colour-blind readers; line styles and markers serve where there is no colour.
-STYLES = {
-    # Healthy is broad and pale, so that a cured line that lies right on it is still seen.
-    "healthy": {"color": "#56B4E9", "linestyle": "-", "linewidth": 4.0, "marker": "o", "markersize": 8},
-    "sick": {"color": "#D55E00", "linestyle": "-", "linewidth": 1.8, "marker": "s", "markersize": 4},
-    "cured": {"color": "#004D40", "linestyle": (0, (4, 2)), "linewidth": 1.4, "marker": "^", "markersize": 4},
+# Okabe-Ito colours, told apart by colour-blind readers. Width, dashes and markers serve where there is no colour:
+# healthy is broad and pale, so that a cured line that lies right on it is still seen.
+ROLES = {
+    "healthy": {"color": "#56B4E9", "linestyle": "-", "linewidth": 3.6, "marker": "o"},
+    "sick": {"color": "#D55E00", "linestyle": "-", "linewidth": 1.6, "marker": "s"},
+    "cured": {"color": "#000000", "linestyle": (0, (3, 2)), "linewidth": 1.0, "marker": "^"},
 }
+BAR_STYLES = {
+    "healthy": {"color": "#56B4E9"},
+    "sick": {"color": "#D55E00", "hatch": "////", "edgecolor": "white", "linewidth": 0.3},
+    "cured": {"color": "white", "edgecolor": "black", "linewidth": 0.8},
+}
+OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
+BAND = "#56B4E9"
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-# (low, high, words) of healthy runs, measured on the lab's nets; a band to read a trace against.
-BANDS = {"update_ratio": (1e-3, 0.2), "dead": (0.0, 0.2)}
-LABELS = {
-    "loss": "training loss",
-    "gap": "validation loss - training loss",
-    "update_ratio": "update / weight, largest layer",
-    "grad_norm": "gradient norm",
-    "dead": "dead units, worst layer",
-    "activation_std": "largest activation spread",
+LARGEST_HALF = 65_504
+
+
+# --- over time ------------------------------------------------------------------------------------
+
+
+def loss(thing, ax: Axes | None = None) -> Axes:
+    """Training loss, on a log axis: every step as a thin line, smoothed as a thick one. The thick one lags."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["step"], _positive(run["loss"]), color=style["color"], alpha=0.35, linewidth=0.6)
+        ax.plot(run["step"], _positive(run.smoothed()), **style, label=label)
+        mark_nonfinite(run, ax)
+    return _finish(ax, "training loss", "Loss (thin: each step, thick: smoothed)", log=True)
+
+
+def losses(thing, ax: Axes | None = None) -> Axes:
+    """Training loss as a line and validation loss as dots, on one log axis."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["step"], _positive(run["loss"]), color=style["color"], alpha=0.3, linewidth=0.5)
+        ax.plot(run["step"], _positive(run.smoothed()), **style, label=label)
+        dots = {"color": style["color"], "marker": "o", "markersize": style["linewidth"] + 1.2, "linestyle": "none"}
+        if "val_loss" in run:
+            ax.plot(run["val_step"], _positive(run["val_loss"]), **dots, markeredgecolor="white", markeredgewidth=0.4)
+        mark_nonfinite(run, ax)
+    return _finish(ax, "loss", "Loss (line: training, dots: validation)", log=True)
+
+
+def validation(thing, ax: Axes | None = None) -> Axes:
+    """Validation accuracy."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["val_step"], run["val_accuracy"], **style, label=label)
+        mark_nonfinite(run, ax)
+    return _finish(ax, "validation accuracy", "Validation", share=True)
+
+
+def gap(thing, ax: Axes | None = None) -> Axes:
+    """Validation loss above the loss on training images, both in eval mode; the gap between them is shaded."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        steps, seen, unseen = run["val_step"], _positive(run["probe_loss"]), _positive(run["val_loss"])
+        ax.fill_between(steps, seen, unseen, color=style["color"], alpha=0.25, linewidth=0)
+        ax.plot(steps, unseen, **style, label=label)
+        ax.plot(steps, seen, color=style["color"], linewidth=0.8, linestyle=":")
+    return _finish(ax, "loss", "Gap (dotted: training)", log=True)
+
+
+def gradient_norms(thing, ax: Axes | None = None) -> Axes:
+    """Gradient norm of one run over time, one line per layer, dark for the input side; of a study, the sick run."""
+    ax = ax or new_axes()
+    run = _one(thing)
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(run.layers)))
+    for index, (layer, shade) in enumerate(zip(run.layers, shades, strict=True)):
+        label = layer if index in (0, len(run.layers) - 1) else None  # first and last: the others lie between
+        ax.plot(run["step"], _positive(run["grad_norm"][:, index]), color=shade, linewidth=1, label=label)
+    mark_nonfinite(run, ax)
+    return _finish(ax, "gradient norm", "Gradient norm per layer", log=True)
+
+
+def gradient_heat(thing, ax: Axes | None = None) -> Axes:
+    """The same as a map: steps across, layers from the input down, the size as colour."""
+    ax = ax or new_axes()
+    run = _one(thing)
+    sizes = np.log10(_positive(run["grad_norm"])).T
+    image = ax.imshow(sizes, aspect="auto", interpolation="nearest", cmap="cividis")
+    ax.set_yticks(range(len(run.layers)), run.layers)
+    ax.set_xlabel("step")
+    ax.set_title("Gradient norm (power of ten)", fontsize="medium", loc="left")
+    ax.figure.colorbar(image, ax=ax)
+    return ax
+
+
+def gradient_ratio_line(thing, ax: Axes | None = None) -> Axes:
+    """First layer's gradient norm over the last one's, with its healthy band."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["step"], _positive(gradient_ratio(run)), **style, label=label)
+    return _finish(ax, "first / last layer", "Gradient ratio", log=True, band="grad_ratio")
+
+
+def update_ratio(thing, ax: Axes | None = None) -> Axes:
+    """Size of one update beside the weights it changes, of the layer where it is largest, with its healthy band."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["step"], _positive(run["update_ratio"].max(axis=1)), **style, label=label)
+    return _finish(ax, "largest layer", "Update / weight", log=True, band="update_ratio")
+
+
+def weight_norms(thing, ax: Axes | None = None) -> Axes:
+    """Norm of all weights together."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["step"], _positive(np.sqrt((run["weight_norm"] ** 2).sum(axis=1))), **style, label=label)
+    return _finish(ax, "weight norm", "Weight norm", log=True)
+
+
+def learning_rate(thing, ax: Axes | None = None) -> Axes:
+    """The learning rate that was really used."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        ax.plot(run["step"], run["lr"], **style, label=label)
+    return _finish(ax, "learning rate", "Learning rate, as used")
+
+
+def attention_entropy(thing, ax: Axes | None = None) -> Axes:
+    """Entropy of each attention head in nats; 0 looks at a single token."""
+    ax = ax or new_axes()
+    run = _one(thing)
+    for index, head in enumerate(run.heads):
+        ax.plot(run["val_step"], run["attention_entropy"][:, index], color=OTHERS[index % len(OTHERS)], label=head)
+    ax.set_ylim(bottom=0)
+    return _finish(ax, "entropy (nats)", "Attention entropy per head")
+
+
+def compare(thing, name: str, ax: Axes | None = None) -> Axes:
+    """Any trace of several runs; of a trace per layer, the layer where it is largest."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        values = run[name].reshape(len(run[name]), -1)
+        values = np.where(np.isfinite(values), values, -np.inf).max(axis=1)
+        steps = run["step"] if len(values) == len(run["step"]) else run["val_step"]
+        ax.plot(steps, np.where(np.isfinite(values), values, np.nan), **style, label=label)
+    return _finish(ax, name, name)
+
+
+# --- per layer ------------------------------------------------------------------------------------
+
+
+def gradient_bars(thing, ax: Axes | None = None) -> Axes:
+    """Median gradient norm of each layer, from the input to the output."""
+    return _bars(thing, ax, lambda run: typical(run["grad_norm"]), "gradient norm", "Gradient per layer", log=True)
+
+
+def dead_units(thing, ax: Axes | None = None) -> Axes:
+    """Share of each layer's units that are silent on the whole probe at the end, with the healthy band."""
+    ax = _bars(thing, ax, lambda run: run["dead"][-1][1:-1], "share of the layer", "Dead units", share=True)
+    ax.axhspan(*BANDS["dead"], color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    return ax
+
+
+def activation_sizes(thing, ax: Axes | None = None) -> Axes:
+    """Largest value of each activation before training, in float32, and where float16 ends."""
+    ax = _bars(thing, ax, _largest_activations, "in float32", "Largest activation", log=True)
+    ax.axhline(LARGEST_HALF, color="black", linewidth=0.8)
+    ax.annotate("float16 ends: 65,504", (0.02, LARGEST_HALF), xycoords=("axes fraction", "data"), xytext=(0, 2),
+                textcoords="offset points", fontsize="small")  # fmt: skip
+    ax.set_ylim(top=max(ax.get_ylim()[1], 20 * LARGEST_HALF))
+    return ax
+
+
+def activation_histograms(thing, ax: Axes | None = None) -> Axes:
+    """The last histogram of every activation of one run, one above the other; of a study, the sick run."""
+    ax = ax or new_axes()
+    run = _one(thing)
+    for index in range(len(run.activations)):
+        counts, (low, high) = run["histogram"][-1, index], run["histogram_range"][-1, index]
+        if np.isfinite([low, high]).all() and counts.max() > 0:
+            edges = np.linspace(low, max(high, low + 1e-6), len(counts) + 1)
+            ax.stairs(0.9 * counts / counts.max() + index, edges, baseline=index, fill=True, color=OTHERS[0], alpha=0.6)
+    ax.set_yticks(range(len(run.activations)), run.activations)
+    ax.set_xlabel("value")
+    ax.set_title("Activations", fontsize="medium", loc="left")
+    return ax
+
+
+def _largest_activations(run: Run) -> np.ndarray:
+    """One number per activation: what an overflow was replayed to, else what the first probe saw."""
+    origin = run.facts.get("first_nonfinite") or {}
+    if sizes := origin.get("float32_sizes"):
+        last = list(sizes.values())[-1]
+        return np.array([sizes[name] for name in run.activations[1:-1]] + [last])
+    return np.abs(run["histogram_range"][0, 1:]).max(axis=1)
+
+
+def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> Axes:
+    """Side by side for each layer: one bar per run, healthy first."""
+    ax = ax or new_axes()
+    lines = _lines(thing)
+    for index, (style, run, label) in enumerate(lines):
+        values = read(run)
+        width = 0.8 / len(lines)
+        places = np.arange(1, len(values) + 1) + (index - (len(lines) - 1) / 2) * width
+        shown = _positive(values) if options.get("log") else values
+        ax.bar(places, shown, width, label=label, **BAR_STYLES.get(label, {"color": style["color"]}))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish(ax, ylabel, title, **options)
+    ax.set_xlabel("layer, from the input")
+    return ax
+
+
+# --- whole pictures -------------------------------------------------------------------------------
+
+# What gives a failure away -> how to draw it. A mode names one in `shows`.
+INSTRUMENTS = {
+    "update_ratio": update_ratio,
+    "gap": gap,
+    "grad_norm": gradient_bars,
+    "dead": dead_units,
+    "activation_size": activation_sizes,
 }
+
+
+def study_picture(study, heading: str = "") -> Figure:
+    """Healthy, sick and cured side by side: loss, validation, gradients per layer, and what gives it away."""
+    figure = Figure(figsize=(14, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 4)
+    losses(study, axes[0]).legend(edgecolor="none", framealpha=0.8, fontsize=8)
+    validation(study, axes[1])
+    if study.mode.shows == "grad_norm":  # the bars give it away; beside them, how it was over time
+        gradient_ratio_line(study, axes[2])
+    else:
+        gradient_bars(study, axes[2])
+    INSTRUMENTS[study.mode.shows](study, axes[3])
+    figure.suptitle(heading or study.mode.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+    return figure
+
+
+def save(figure: Figure, path, **metadata) -> Path:
+    """Write a figure whole or not at all; the same figure gives the same bytes, so no dates inside."""
+    path = Path(path)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in DATELESS:
+        raise RecipeError(f"expected a file that ends in .png, .pdf or .svg, got {str(path)!r}")
+    fonts = {"svg.hashsalt": "labkit", "svg.fonttype": "path", "pdf.fonttype": 42}
+    with matplotlib.rc_context(fonts), written_whole(path) as stream:
+        figure.savefig(stream, format=kind, dpi=max(150, figure.dpi), metadata=DATELESS[kind] | metadata)
+    return path
 
 
 def new_axes() -> Axes:
@@ -42,145 +270,62 @@ def new_axes() -> Axes:
     return figure.add_subplot()
 
 
-def loss(runs: dict[str, Run], ax: Axes | None = None) -> Axes:
-    """Training loss of every step, on a log axis: raw as a thin line, smoothed as a thick one."""
-    ax = ax or new_axes()
-    for role, run in runs.items():
-        style = _line(role)
-        ax.plot(run["step"], run["loss"], color=style["color"], alpha=0.3, linewidth=0.7)
-        ax.plot(run["step"], run.smoothed(), **style, label=role)
-        mark_nonfinite(run, ax)
-    return _finish(ax, "training loss", log=True, title="Loss (thin: raw, thick: smoothed)")
-
-
-def validation(runs: dict[str, Run], ax: Axes | None = None) -> Axes:
-    """Validation accuracy over the steps."""
-    ax = ax or new_axes()
-    for role, run in runs.items():
-        ax.plot(run["val_step"], run["val_accuracy"], **_line(role), label=role)
-        mark_nonfinite(run, ax)
-    ax.set_ylim(0, 1)
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return _finish(ax, "validation accuracy", title="Validation")
-
-
-def validation_loss(runs: dict[str, Run], ax: Axes | None = None) -> Axes:
-    """Validation loss (thick) and the loss on training images in eval mode (thin), on a log axis."""
-    ax = ax or new_axes()
-    for role, run in runs.items():
-        style = _line(role)
-        ax.plot(run["val_step"], run["val_loss"], **style, label=role)
-        ax.plot(run["val_step"], run["probe_loss"], color=style["color"], linewidth=0.8, alpha=0.7)
-        mark_nonfinite(run, ax)
-    return _finish(ax, "loss", log=True, title="Thick: validation, thin: training images")
-
-
-def gradient_profile(runs: dict[str, Run], ax: Axes | None = None) -> Axes:
-    """Median gradient norm of each layer, from the input to the output."""
-    ax = ax or new_axes()
-    for role, run in runs.items():
-        norms = typical(run["grad_norm"])
-        shown = np.where(norms > 0, norms, np.nan)  # a log axis has no place for 0; the text says so
-        places = np.arange(1, len(norms) + 1)
-        ax.plot(places, shown, **STYLES[role], label=_with_zeros(role, norms))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish(ax, "median gradient norm", log=True, title="Gradient norm per layer")
-    ax.set_xlabel("layer, from the input")
-    return ax
-
-
-def instrument(runs: dict[str, Run], name: str, ax: Axes | None = None) -> Axes:
-    """The one trace that gives a failure away, of the layer where it is largest, with its healthy band."""
-    ax = ax or new_axes()
-    for role, run in runs.items():
-        steps, values = _worst(run, name)
-        ax.plot(steps, values, **_line(role), label=role)
-    if name in BANDS:
-        ax.axhspan(*BANDS[name], color=STYLES["healthy"]["color"], alpha=0.12, linewidth=0)
-    share = name == "dead"
-    if share:
-        ax.set_ylim(-0.03, 1.03)
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
-    title = "Gives it away" + (" (shaded: healthy)" if name in BANDS else "")
-    return _finish(ax, LABELS.get(name, name), log=not share, title=title)
-
-
-def study_picture(study, heading: str = "") -> Figure:
-    """Healthy, sick and cured side by side: loss, validation, gradients per layer, and what gives it away."""
-    figure = Figure(figsize=(14, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    draw_study(study, figure.subplots(1, 4))
-    figure.suptitle(heading or study.mode.title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    return figure
-
-
-def draw_study(study, axes) -> None:
-    """Four panels of one study."""
-    runs = study.runs
-    loss(runs, axes[0])
-    axes[0].legend(frameon=False, fontsize=8)
-    if study.mode.shows == "gap":  # the gap is between two curves: show both, and beside them the accuracy
-        validation_loss(runs, axes[3])
-    else:
-        instrument(runs, study.mode.shows, axes[3])
-    validation(runs, axes[1])
-    gradient_profile(runs, axes[2])
-    if any("all 0" in text for text in axes[2].get_legend_handles_labels()[1]):
-        axes[2].legend(frameon=False, fontsize=8)
-
-
-def save(figure: Figure, path) -> Path:
-    """Write a figure whole or not at all; the same figure gives the same bytes, so no dates inside."""
-    path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in DATELESS:
-        raise RecipeError(f"expected a file that ends in .png, .pdf or .svg, got {str(path)!r}")
-    with matplotlib.rc_context({"svg.hashsalt": "labkit"}), written_whole(path) as stream:
-        figure.savefig(stream, format=kind, dpi=150, metadata=DATELESS[kind])
-    return path
-
-
 def mark_nonfinite(run: Run, ax: Axes) -> None:
     """A cross on the upper edge at the first non-finite step."""
-    origin = run.facts.get("first_nonfinite")
-    if origin:
+    if origin := run.facts.get("first_nonfinite"):
+        place = (origin["step"], 0.96)
         transform = ax.get_xaxis_transform()
-        ax.plot([origin["step"]], [0.97], "X", color="black", markersize=8, transform=transform, clip_on=False)
-        ax.annotate("NaN", (origin["step"], 0.97), xycoords=transform, xytext=(7, -4),
-                    textcoords="offset points", fontsize=8)  # fmt: skip
+        ax.plot(*([value] for value in place), "X", color="black", markersize=7, transform=transform, zorder=5)
+        offset = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(f"NaN at step {place[0]}", place, xycoords=transform, fontsize="small", **offset)
 
 
-def _line(role: str) -> dict:
-    return {name: value for name, value in STYLES[role].items() if not name.startswith("marker")}
+def _lines(thing) -> list[tuple[dict, Run, str]]:
+    """(line style, run, label) for a run, a study or a dictionary of runs."""
+    runs = {"run": thing} if isinstance(thing, Run) else getattr(thing, "runs", thing)
+    lines = []
+    for index, (label, run) in enumerate(runs.items()):
+        style = ROLES.get(label, {"color": OTHERS[index % len(OTHERS)], "linestyle": "-", "linewidth": 1.4})
+        lines.append(({name: value for name, value in style.items() if name != "marker"}, run, label))
+    return lines
 
 
-def _with_zeros(role: str, norms: np.ndarray) -> str:
-    if np.isnan(norms).all():
-        return f"{role}: all NaN"
-    zeros = int((norms == 0).sum())
-    return f"{role}: {'all 0' if zeros == len(norms) else f'{zeros} all 0'}" if zeros else role
+def _one(thing) -> Run:
+    return thing if isinstance(thing, Run) else getattr(thing, "sick", None) or next(iter(thing.values()))
 
 
-def _worst(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A per-layer trace as one line: at each step the layer where it is largest."""
-    trace = np.where(np.isfinite(run[name]), run[name], np.nan)
-    steps = run["val_step"] if len(trace) == len(run["val_step"]) and name == "dead" else run["step"]
-    filled = np.where(np.isnan(trace), -np.inf, trace).max(axis=1)
-    return steps, np.where(np.isfinite(filled), filled, np.nan)
+def _positive(values: np.ndarray) -> np.ndarray:
+    """What a log axis can show; the rest becomes a hole."""
+    values = np.asarray(values, dtype=np.float64)
+    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
 
-def _finish(ax: Axes, ylabel: str, *, log: bool = False, title: str = "") -> Axes:
+def _finish(ax: Axes, ylabel: str, title: str, *, log=False, share=False, band: str | None = None) -> Axes:
     ax.set_xlabel("step")
     ax.set_ylabel(ylabel)
-    ax.set_title(title, fontsize=10, loc="left")
+    ax.set_title(title, fontsize="medium", loc="left")
+    if band:
+        ax.axhspan(*BANDS[band], color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    if share:
+        ax.set_ylim(0, 1.03)
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
     if log:
         ax.set_yscale("log")
         low, high = ax.get_ylim()
-        narrow = high < 100 * low  # less than two decades: label 1, 2 and 5 of each
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=6))
-        ax.yaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=not narrow))
+        subs = (1, 2, 5) if high < 100 * low else (1,)  # under two decades, powers of ten alone are too few
+        ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=6))
+        ax.yaxis.set_major_formatter(FuncFormatter(_short))
         ax.yaxis.set_minor_locator(NullLocator())  # minor ticks take half of the drawing time
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
     return ax
+
+
+def _short(value: float, _=None) -> str:
+    """0.01 and 20 as they are, 1e-05 and 1e+30 as powers of ten."""
+    if 1e-3 <= abs(value) < 1e4:
+        return f"{value:g}"
+    exponent = int(np.floor(np.log10(value) + 1e-9))
+    factor = round(value / 10.0**exponent)
+    return f"$10^{{{exponent}}}$" if factor == 1 else f"${factor}\\!\\times\\!10^{{{exponent}}}$"

@@ -29,6 +29,13 @@ def matrix_layers(run: Run, name: str) -> tuple[np.ndarray, list[str]]:
     return run[name][:, chosen], [run.layers[index] for index in chosen]
 
 
+def gradient_ratio(run: Run) -> np.ndarray:
+    """First layer's gradient norm over the last one's at every step, of the layers with a weight matrix."""
+    norms, _ = matrix_layers(run, "grad_norm")
+    with np.errstate(all="ignore"):
+        return norms[:, 0] / norms[:, -1]
+
+
 def worst_dead(run: Run) -> tuple[np.ndarray, str]:
     """Dead share per evaluation in the layer where it is highest at the end, and that layer's name."""
     dead = run["dead"] if "dead" in run else np.full((1, 1), np.nan)
@@ -36,7 +43,3 @@ def worst_dead(run: Run) -> tuple[np.ndarray, str]:
         return np.zeros(len(dead)), ""
     place = int(np.nanargmax(dead[-1]))
     return dead[:, place], run.activations[place]
-
-
-def steps_in_words(step: int) -> str:
-    return "from the first step" if step == 0 else f"from step {step}"

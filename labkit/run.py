@@ -50,6 +50,11 @@ class Run:
         accuracy = f", validation accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
         return f"<Run of {len(self)} steps, {len(self.layers)} layers{accuracy}{self._ending()}>"
 
+    def _repr_html_(self) -> str:
+        from labkit.display import run_html  # only a notebook needs it, and a run must load without matplotlib
+
+        return run_html(self)
+
     def _ending(self) -> str:
         origin = self.facts.get("first_nonfinite")
         return f", non-finite from step {origin['step']} ({origin['stage']})" if origin else ""
@@ -64,6 +69,16 @@ class Run:
     def gap(self) -> np.ndarray:
         """Generalisation gap: validation loss minus the loss on the training probe, both in eval mode."""
         return self["val_loss"] - self["probe_loss"]
+
+    @property
+    def clipped(self) -> np.ndarray:
+        """At which steps the gradient was clipped: its norm, or its largest entry, passed the threshold."""
+        clip = self.facts.get("clip")
+        if clip is None:
+            return np.zeros(len(self), dtype=bool)
+        if self.facts["clip_by"] == "norm":
+            return self["grad_norm_total"] > clip
+        return np.maximum(self["grad_max"], -self["grad_min"]).max(axis=1) > clip
 
     def smoothed(self, name: str = "loss", beta: float = 0.9) -> np.ndarray:
         """A trace's bias-corrected exponential mean. It lags and hides spikes: show it beside the raw one."""

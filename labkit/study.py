@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import FailureMode
+from labkit.failure_mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.recipe import Recipe
 from labkit.run import Run
@@ -25,6 +25,20 @@ class Study:
     sick: Run
     cured: Run
     diagnoses: list[Diagnosis]
+
+    def __repr__(self) -> str:
+        accuracies = ", ".join(f"{role} {run.accuracy:.1%}" for role, run in self.runs.items())
+        return f"<Study of {self.name}: {accuracies}; diagnosis: {[found.name for found in self.diagnoses]}>"
+
+    def _repr_html_(self) -> str:
+        from labkit.display import study_html  # only a notebook needs it
+
+        return study_html(self)
+
+    def __rich__(self) -> str:
+        from labkit.report import study_in_words
+
+        return study_in_words(self)
 
     @property
     def name(self) -> str:
@@ -90,7 +104,9 @@ def study(
 def is_cured(name: str, recipe: Recipe, **options) -> Verdict:
     """Train a recipe and its mode's healthy twin: is it clean, has it learned, and is it as good?"""
     mode = FAILURES[name]
-    twin = mode.healthy.but(data=recipe.data, seed=recipe.seed)
+    dataset = recipe.summary()["data"]
+    setting = mode.setting(dataset) if dataset in DATASETS else {}  # what this data set asks of every recipe
+    twin = mode.healthy.but(**setting | {"data": recipe.data, "seed": recipe.seed})
     run, healthy = train(recipe, **options), train(twin, **options)
     problem = why_not_cured(run, healthy, recipe)
     if problem:
@@ -105,7 +121,9 @@ def why_not_cured(run: Run, healthy: Run, recipe: Recipe) -> str:
         return f"not yet: the run still shows {found[0].title.lower()}: {found[0].because}"
     if run.facts["stopped"]:
         return f"not yet: the run ended after {len(run)} of {run.facts['planned_steps']} steps ({run.facts['stopped']})"
-    enough = LEARNED.get(recipe.data.__name__, 0.0)
+    if run.accuracy is None:
+        return "not yet: the run was never validated; leave evaluate_every at None"
+    enough = LEARNED.get(recipe.summary()["data"], 0.0)
     if run.accuracy < enough:
         return f"not yet: validation accuracy {run.accuracy:.1%}, expected at least {enough:.0%}"
     if run.accuracy < healthy.accuracy - CLOSE:

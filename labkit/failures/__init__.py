@@ -16,6 +16,16 @@ class UnknownFailure(KeyError):
 class Catalogue(dict[str, FailureMode]):
     """Name -> failure mode; an unknown name suggests the nearest."""
 
+    def _repr_html_(self) -> str:
+        from labkit.display import catalogue_html  # only a notebook needs it
+
+        return catalogue_html(self)
+
+    def __rich__(self):
+        from labkit.display import catalogue_table
+
+        return catalogue_table(self)
+
     def __missing__(self, name: str):
         raise UnknownFailure(f"there is no failure mode {name!r}. {near(name, self)}")
 

@@ -10,8 +10,8 @@ def hunt(model, x=None, y=None, loss=None, autocast=contextlib.nullcontext) -> d
 
     Replays the forward pass of one batch with a hook on every leaf module and looks at the gradients
     that are there. Changes nothing: random state, buffers and gradients are as before.
-    Returns {"stage", "place", "count", "dtype"} and, where known, "samples" (rows of the batch) and
-    "float32" (the largest magnitude of the same tensor when nothing is rounded to 16 bits).
+    Returns {"stage", "place", "count", "dtype"} and, where known, "samples" (rows of the batch), "float32" (the
+    largest magnitude of the same tensor when nothing is rounded to 16 bits) and "float32_sizes" (of all of them).
     """
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
         if _bad(weight):
@@ -21,8 +21,8 @@ def hunt(model, x=None, y=None, loss=None, autocast=contextlib.nullcontext) -> d
             return _finding("inputs", "batch", x, samples=True)
         outputs, found = _replay(model, x, autocast)
         if found:
-            found["float32"] = _magnitude_in_float32(model, x, found["place"])
-            return found
+            sizes = _sizes_in_float32(model, x)
+            return found | {"float32": sizes.get(found["place"]), "float32_sizes": sizes}
         if torch.is_tensor(outputs) and _bad(outputs):  # between modules: a bare torch.log in a forward
             return _finding("activations", "outputs", outputs, samples=True)
         if loss is not None and y is not None:
@@ -55,19 +55,28 @@ def _replay(model, x, autocast) -> tuple[torch.Tensor, dict | None]:
     return outputs, found[0] if found else None
 
 
-def _magnitude_in_float32(model, x, place: str) -> float | None:
-    """How large the same activation is when it may be: the proof of an overflow, where there was one."""
+def _sizes_in_float32(model, x) -> dict[str, float]:
+    """How large each activation is when it may be: the proof of an overflow, where there was one."""
     if next(model.parameters()).dtype != torch.float32:
-        return None
-    seen: list[float] = []
+        return {}
+    sizes = {}
     with _undisturbed(model, x.device):
-        module = model.get_submodule(place)
-        hook = module.register_forward_hook(lambda _, __, output: seen.append(_first(output).abs().max().item()))
+        leaves = [(name, module) for name, module in model.named_modules() if not any(module.children())]
+        hooks = [
+            module.register_forward_hook(lambda _, __, output, name=name: sizes.update({name: _largest(output)}))
+            for name, module in leaves
+        ]
         try:
             model(x)
         finally:
-            hook.remove()
-    return seen[0]
+            for hook in hooks:
+                hook.remove()
+    return sizes
+
+
+def _largest(output) -> float:
+    output = output[0] if isinstance(output, tuple) else output
+    return output.abs().max().item()
 
 
 @contextlib.contextmanager

@@ -52,9 +52,9 @@ failure = FailureMode(
     false_cures={"GELU, whose slope at -5 is next to nothing": sick.but(activation="gelu")},
     signature=signature,
     harm=0.8,
-    symptom="The loss sits at chance level; gradients of the hidden layers are exactly zero.",
-    mechanism="A ReLU passes no gradient where its input is negative. A unit that is negative for every image "
-    "gets no gradient from any, so nothing ever moves it back.",
+    symptom="The loss sits at chance level, and the gradients of the hidden layers are exactly zero.",
+    mechanism="A ReLU passes no gradient where its input is negative, so a unit that is off for every image is "
+    "never moved back.",
     first_check="Share of units that are zero on a whole probe set, per layer. Zeros on one batch are not death.",
     remedy="Leaky ReLU or normalisation brings units back. Look for the cause too: biases, init, or one "
     "step with far too high a learning rate.",

@@ -44,10 +44,10 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.2,
-    symptom="The training loss falls to almost nothing. The validation loss falls for ten steps, turns, and "
-    "rises; the validation accuracy stops far below the training accuracy.",
-    mechanism="A hundred images are fewer than the net can store one by one. Nothing in them says which of the "
-    "many fitting functions is the task, and more training only makes the wrong answers surer.",
+    symptom="The training loss falls to almost nothing, while the validation loss turns after ten steps and rises. "
+    "The validation accuracy stops far below the training accuracy.",
+    mechanism="The net can store a hundred images one by one, and nothing in them says which of the many fitting "
+    "functions is the task. More training only makes the wrong answers surer.",
     first_check="Training and validation loss on the same axes, validated every few steps: the turn comes early.",
     remedy="More data. Augmentation, early stopping and weight decay narrow the gap; on 100 digits none of the "
     "regularisers brought the accuracy near what data bring.",

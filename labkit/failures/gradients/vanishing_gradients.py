@@ -49,9 +49,9 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.8,
-    symptom="The loss sits at chance level. The last layer moves, the first ones do not; no NaN, no warning.",
-    mechanism="The slope of a sigmoid is at most 1/4. Backpropagation multiplies by it, and by the weights, at "
-    "every layer, so ten layers leave less than a ten-thousandth for the first.",
+    symptom="The loss sits at chance level: the last layer moves, the first ones do not. No NaN, no warning.",
+    mechanism="Each sigmoid passes back at most a quarter of the gradient, so ten of them leave less than a "
+    "ten-thousandth for the first layer.",
     first_check="Gradient norms per layer on a log axis: a straight line downwards towards the input.",
     remedy="An activation with slope 1 and an init that matches it (tanh with Xavier, ReLU with He), or "
     "normalisation or skip connections. ReLU alone, with PyTorch's default init, does not cure ten layers.",

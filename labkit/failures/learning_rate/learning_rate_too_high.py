@@ -49,8 +49,8 @@ failure = FailureMode(
     harm=0.9,
     symptom="The loss jumps by orders of magnitude within ten steps and ends as NaN; or it comes back to "
     "chance level and stays there, because the jump has killed every unit.",
-    mechanism="A step follows the slope of one point. When it is longer than the valley is wide it lands "
-    "higher on the other side, where the slope is steeper, and the next step is longer still.",
+    mechanism="A step longer than the valley is wide lands higher on the other side, where the slope is steeper "
+    "and the next step longer still.",
     first_check="The ratio of update to weight in the first steps: above a half, no layer survives.",
     remedy="Lower the learning rate by factors of ten until the loss falls from the start, or read it off a "
     "range test. A tenth is often not enough, and clipping only hides the NaN.",

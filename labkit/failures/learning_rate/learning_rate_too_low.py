@@ -38,9 +38,9 @@ failure = FailureMode(
     false_cures={"ten times as much: LR 1e-5": sick.but(lr=1e-5)},
     signature=signature,
     harm=0.8,
-    symptom="The loss is flat at its first value. No warning, no NaN, gradients of healthy size.",
-    mechanism="Each step moves the weights by a millionth of their size. The road is right; the run would "
-    "need a hundred thousand times as many steps to walk it.",
+    symptom="The loss stays flat at its first value, without a NaN and with gradients of healthy size.",
+    mechanism="Each step moves the weights by a millionth of their size: the road is right, the steps are too "
+    "short. The run would need a hundred thousand times as many.",
     first_check="The ratio of update to weight: below 1e-4 with living gradients, the rate is too low.",
     remedy="Raise the learning rate by factors of ten until the loss falls clearly within the first epoch.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",

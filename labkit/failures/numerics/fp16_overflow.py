@@ -39,14 +39,14 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.9,
-    symptom="NaN in the very first loss, with precision 'fp16'. The same net in fp32 trains.",
-    mechanism="Half precision ends at 65,504. Pixels up to 255 and weights of 0.5 make each layer multiply the "
-    "size of its input by about four; the third passes the limit, becomes infinite, and inf - inf is NaN.",
+    symptom="NaN in the very first loss, in half precision, where the same net in float32 trains.",
+    mechanism="Half precision ends at 65,504, and each layer makes large inputs about four times larger, until one "
+    "becomes infinite. The next layer computes inf - inf, which is NaN.",
     first_check="The largest activation of each layer in float32, on one batch, before any training.",
     remedy="Normalise the inputs and use an init that keeps the scale. bf16 avoids the overflow but not the bad "
     "scale. GradScaler cannot help: it rescales gradients, and this is the forward pass.",
     reference="Micikevicius et al., Mixed Precision Training (2018)",
-    shows="activation_std",
+    shows="activation_size",
     knobs=(
         Knob("precision", ("fp32", "bf16", "fp16")),
         Knob("inputs", ("normalised", "unit", "raw")),

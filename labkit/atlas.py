@@ -1,0 +1,167 @@
+"""Two tables from real runs: failures whose losses look alike, and how early each instrument sees a failure."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.readings import gradient_ratio, typical, worst_dead
+from labkit.reference import RANGES, Range
+from labkit.run import Run
+from labkit.study import Study
+
+# Two losses look alike when their smoothed curves differ by less than this: half the time 5 %, never a quarter.
+ALIKE_TYPICAL, ALIKE_WORST = math.log(1.05), math.log(1.25)
+SHORTEST = 50  # steps; on shorter common stretches most losses look alike
+RISE, BEHIND, TURN = (
+    3.0,
+    2.0,
+    1.5,
+)  # the loss alarms: over its first value; over the healthy twin's; over its own lowest
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    """Two failures that the loss cannot tell apart, and the instrument that can."""
+
+    one: str
+    other: str
+    difference: float  # of the smoothed losses, typically: 0.02 is 2 %
+    instrument: str
+    readings: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LeadTime:
+    """When a failure shows in the loss, and in each instrument that sees it; steps of the sick run."""
+
+    name: str
+    loss: int | None
+    instruments: dict[str, int]
+
+    def lead(self, instrument: str) -> int | None:
+        """Steps by which an instrument is ahead of the loss; None when either never alarms."""
+        seen = self.instruments.get(instrument)
+        return None if seen is None or self.loss is None else self.loss - seen
+
+
+def look_alikes(studies: list[Study]) -> list[LookAlike]:
+    """Every pair of sick runs whose training losses cannot be told apart."""
+    found = []
+    for one, other in itertools.combinations(studies, 2):
+        difference = loss_difference(one.sick, other.sick)
+        if difference is not None:
+            found.append(_separate(one, other, difference))
+    return found
+
+
+def loss_difference(one: Run, other: Run) -> float | None:
+    """The typical difference of two smoothed losses as a share, or None where they can be told apart."""
+    steps = min(len(one), len(other))
+    if steps < SHORTEST:
+        return None
+    with np.errstate(all="ignore"):
+        apart = np.abs(np.log(one.smoothed()[:steps]) - np.log(other.smoothed()[:steps]))
+    if not np.isfinite(apart).all() or np.median(apart) > ALIKE_TYPICAL or apart.max() > ALIKE_WORST:
+        return None
+    return float(np.expm1(np.median(apart)))
+
+
+def _separate(one: Study, other: Study, difference: float) -> LookAlike:
+    """The instrument whose readings lie furthest apart, counted in powers of ten, with one outside its range."""
+
+    def distance(each: Range) -> float:
+        first, second = reading(one.sick, each.trace), reading(other.sick, each.trace)
+        inside = all(each.low <= value <= each.high for value in (first, second))
+        floor = 1e-9  # exact zeros, as of dead layers, count as nine powers of ten
+        return 0.0 if inside else abs(math.log10(max(first, floor)) - math.log10(max(second, floor)))
+
+    best = max((each for each in RANGES if each.trace in SERIES), key=distance)
+    return LookAlike(
+        one.name, other.name, difference, best.name, (reading(one.sick, best.trace), reading(other.sick, best.trace))
+    )
+
+
+def lead_times(studies: list[Study]) -> list[LeadTime]:
+    """For each study the first alarm of the loss and of each instrument that leaves its range in the sick run alone."""
+    result = []
+    for each in studies:
+        seen = {}
+        for one in RANGES:
+            if one.trace in SERIES and first_outside(each.healthy, one) is None:
+                step = first_outside(each.sick, one)
+                seen |= {one.name: step} if step is not None else {}
+        result.append(LeadTime(each.name, loss_alarm(each), seen))
+    return result
+
+
+def loss_alarm(each: Study) -> int | None:
+    """The first step at which somebody who watches the loss beside the healthy twin's can tell."""
+    sick, twin = each.sick, each.healthy.smoothed()
+    smooth = sick.smoothed()
+    steps = min(len(smooth), len(twin))
+    with np.errstate(all="ignore"):
+        risen = ~np.isfinite(sick["loss"]) | (sick["loss"] > RISE * each.healthy["loss"][0])
+        behind = smooth[:steps] > BEHIND * twin[:steps]
+        turned = sick["val_loss"] > TURN * np.fmin.accumulate(sick["val_loss"])
+    alarms = [sick["step"][: len(flags)][flags] for flags in (risen, behind)] + [sick["val_step"][turned]]
+    first = [int(steps[0]) for steps in alarms if len(steps)]
+    return min(first) if first else None
+
+
+# --- instruments as one line each -----------------------------------------------------------------
+
+
+def _all_weights(run: Run) -> np.ndarray:
+    return np.sqrt((run["weight_norm"] ** 2).sum(axis=1))
+
+
+SERIES = {  # trace -> the number to hold against its range, per step or per evaluation
+    "grad_norm_total": lambda run: run["grad_norm_total"],
+    "grad_ratio": gradient_ratio,
+    "update_ratio": lambda run: run["update_ratio"].max(axis=1),
+    "weight_norm": _all_weights,
+    "dead": lambda run: worst_dead(run)[0],
+    "gap": lambda run: run.gap,
+}
+
+
+def reading(run: Run, trace: str) -> float:
+    """The typical value of an instrument over a run."""
+    return float(typical(np.asarray(SERIES[trace](run))[:, None])[0])
+
+
+def first_outside(run: Run, each: Range) -> int | None:
+    """The first step at which an instrument is out of its range, or not a number."""
+    values = np.asarray(SERIES[each.trace](run))
+    outside = np.flatnonzero(~((values >= each.low) & (values <= each.high)))
+    steps = run["step"] if len(values) == len(run["step"]) else run["val_step"]
+    return int(steps[outside[0]]) if len(outside) else None
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def in_words(studies: list[Study]) -> str:
+    """Both tables, for the terminal."""
+    lines = ["Look-alikes: losses that cannot be told apart, and what separates them", ""]
+    for pair in look_alikes(studies):
+        first, second = (f"{value:.2g}" for value in pair.readings)
+        lines.append(f"  {pair.one} / {pair.other}: losses within {pair.difference:.1%}")
+        lines.append(f"      {pair.instrument}: {first} / {second}")
+    names = [each.name for each in RANGES if each.trace in SERIES]
+    lines += ["", "Lead time: steps by which each instrument leaves its healthy range before the loss tells", ""]
+    lines.append(f"  {'':26}{'loss at':>9}" + "".join(f"{name:>20}" for name in names))
+    for row in lead_times(studies):
+        cells = "".join(f"{_signed(row.lead(name)):>20}" for name in names)
+        lines.append(f"  {row.name:26}{'-' if row.loss is None else row.loss:>9}{cells}")
+    lines += [
+        "",
+        "  + is earlier than the loss, - later; a dot: it stays in its range, or leaves it in the healthy twin too",
+    ]
+    return "\n".join(lines)
+
+
+def _signed(lead: int | None) -> str:
+    return "." if lead is None else f"{lead:+d}"

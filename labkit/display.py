@@ -1,0 +1,56 @@
+"""How runs, studies and the catalogue show themselves: HTML with a picture in Jupyter, tables in the terminal."""
+
+import base64
+import html
+import io
+
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from labkit import plots, report
+
+
+def run_html(run) -> str:
+    """A run: its numbers in one line, loss and gradients below."""
+    figure = Figure(figsize=(9, 2.8), layout="constrained")
+    axes = figure.subplots(1, 3)
+    for draw, ax in zip((plots.losses, plots.gradient_bars, plots.update_ratio), axes, strict=True):
+        draw(run, ax)
+    return f"<p>{html.escape(repr(run).strip('<>'))}</p>{_picture(figure, repr(run).strip('<>'))}"
+
+
+def study_html(study) -> str:
+    """A study: its picture, and what the diagnosis says."""
+    words = report.study_in_words(study)
+    return f"{_picture(plots.study_picture(study), words)}<pre>{html.escape(words)}</pre>"
+
+
+def catalogue_html(catalogue) -> str:
+    """The failure modes as a table."""
+    rows = "".join(
+        f"<tr><td>{mode.topic}</td><td><code>{mode.name}</code></td>"
+        f"<td>{html.escape(report.changes_in_words(mode.sick, mode.healthy))}</td>"
+        f"<td style='text-align:left'>{html.escape(mode.symptom)}</td></tr>"
+        for mode in catalogue.values()
+    )
+    head = "<tr><th>topic</th><th>name</th><th>changed in the healthy twin</th><th>looks like</th></tr>"
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+
+
+def catalogue_table(catalogue) -> Table:
+    """The failure modes for the terminal, a line between topics."""
+    table = Table("name", "title", "changed in the healthy twin", box=None, pad_edge=False, header_style="bold")
+    topic = None
+    for mode in catalogue.values():
+        if mode.topic != topic:
+            topic = mode.topic
+            table.add_row(f"[bold]{topic}[/bold]")
+        table.add_row(f"  {mode.name}", mode.title, report.changes_in_words(mode.sick, mode.healthy))
+    return table
+
+
+def _picture(figure: Figure, alternative: str) -> str:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=100)
+    data = base64.b64encode(stream.getvalue()).decode()
+    return f'<img alt="{html.escape(alternative, quote=True)}" src="data:image/png;base64,{data}">'
