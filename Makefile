@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadfile
+TESTS ?= tests notebooks solutions
+NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout 120
 TEST_EXTRAS = dev
 
 VENV = .venv
@@ -30,8 +32,8 @@ doctor: $(BASE) ## check that the lab can run on this machine
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench
 
-test: $(TEST) ## run the tests (some of them: make test PYTEST_ARGS=tests/test_packaging.py)
-	$(RUN) pytest $(PYTEST_ARGS)
+test: $(TEST) ## run tests and notebooks (some of them: make test TESTS=tests/test_packaging.py)
+	$(RUN) pytest $(PYTEST_ARGS) $(NBVAL) $(TESTS)
 
 lint: $(TEST) ## check style, changing nothing
 	$(RUN) ruff check .

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import math
+import os
 import sys
 
 from labkit import __version__
@@ -10,12 +12,14 @@ from labkit import __version__
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
-        return options.command(options) or 0
+        code = options.command(options) or 0
+        sys.stdout.flush()  # a closed pipe shows here, and not after the last line of this program
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `labkit list | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left
         return 0
     except ModuleNotFoundError as error:
         print(f"labkit: the module {error.name!r} is missing; `labkit doctor` says what to do", file=sys.stderr)
@@ -70,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="the whole catalogue, on several pages, with the atlas tables"
     )
     poster.add_argument("--paper", default="a3", help="a4, a3 (default) or letter, all landscape")
+    poster.add_argument("--width", type=int, metavar="PIXELS", help="of a .png (default: 300 dots per inch of A3)")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -99,10 +104,17 @@ def explain_mode(options) -> None:
 
 def run_mode(options) -> None:
     from labkit import report
+    from labkit.knob import RecipeError
     from labkit.recipe import Recipe
     from labkit.study import study
 
     changes = {name: value for text in options.set for name, value in Recipe.parse(text).items()}
+    if changes.get("evaluate_every") == 0:
+        raise RecipeError("evaluate_every: a study compares validations, so it must be above 0 or None")
+    if options.out:
+        from labkit.plots import picture_kind
+
+        picture_kind(options.out)  # a wrong name is an error before anything is trained
     played = study(options.name, options.seed, options.dataset, face=options.face, changes=changes)
     show_json(report.study_as_values(played)) if options.json else print(report.study_in_words(played))
     if options.out:
@@ -152,6 +164,7 @@ def make_poster(options) -> None:
         paper=options.paper,
         seed=options.seed,
         jobs=options.jobs,
+        width=options.width,
         remake=remake_command(options),
     )
     for path in written:
@@ -182,7 +195,16 @@ def show_atlas(options) -> None:
 
 
 def show_json(values) -> None:
-    print(json.dumps(values, indent=2, default=str))
+    print(json.dumps(finite(values), indent=2, default=str))
+
+
+def finite(values):
+    """The same with None for NaN and infinity, which JSON does not have."""
+    if isinstance(values, dict):
+        return {name: finite(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 if __name__ == "__main__":

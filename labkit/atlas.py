@@ -28,8 +28,8 @@ class LookAlike:
     one: str
     other: str
     difference: float  # of the smoothed losses, typically: 0.02 is 2 %
-    instrument: str
-    readings: tuple[float, float]
+    instrument: str  # empty where none can
+    readings: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,17 @@ def _separate(one: Study, other: Study, difference: float) -> LookAlike:
     """The instrument whose readings lie furthest apart, counted in powers of ten, with one outside its range."""
 
     def distance(each: Range) -> float:
-        first, second = reading(one.sick, each.trace), reading(other.sick, each.trace)
-        inside = all(each.low <= value <= each.high for value in (first, second))
+        first, second = readings = reading(one.sick, each.trace), reading(other.sick, each.trace)
+        if not all(map(math.isfinite, readings)) or all(each.low <= value <= each.high for value in readings):
+            return 0.0
         floor = 1e-9  # exact zeros, as of dead layers, count as nine powers of ten
-        return 0.0 if inside else abs(math.log10(max(first, floor)) - math.log10(max(second, floor)))
+        return abs(math.log10(max(first, floor)) - math.log10(max(second, floor)))
 
     best = max((each for each in RANGES if each.trace in SERIES), key=distance)
-    return LookAlike(
-        one.name, other.name, difference, best.name, (reading(one.sick, best.trace), reading(other.sick, best.trace))
-    )
+    if not distance(best):
+        return LookAlike(one.name, other.name, difference, "", ())
+    readings = reading(one.sick, best.trace), reading(other.sick, best.trace)
+    return LookAlike(one.name, other.name, difference, best.name, readings)
 
 
 def lead_times(studies: list[Study]) -> list[LeadTime]:
@@ -125,6 +127,7 @@ SERIES = {  # trace -> the number to hold against its range, per step or per eva
     "dead": lambda run: worst_dead(run)[0],
     "gap": lambda run: run.gap,
 }
+BY_EVALUATION = ("dead", "gap")  # the others are per step
 
 
 def reading(run: Run, trace: str) -> float:
@@ -136,7 +139,7 @@ def first_outside(run: Run, each: Range) -> int | None:
     """The first step at which an instrument is out of its range, or not a number."""
     values = np.asarray(SERIES[each.trace](run))
     outside = np.flatnonzero(~((values >= each.low) & (values <= each.high)))
-    steps = run["step"] if len(values) == len(run["step"]) else run["val_step"]
+    steps = run["val_step"] if each.trace in BY_EVALUATION else run["step"]
     return int(steps[outside[0]]) if len(outside) else None
 
 
@@ -147,9 +150,11 @@ def in_words(studies: list[Study]) -> str:
     """Both tables, for the terminal."""
     lines = ["Look-alikes: losses that cannot be told apart, and what separates them", ""]
     for pair in look_alikes(studies):
-        first, second = (f"{value:.2g}" for value in pair.readings)
         lines.append(f"  {pair.one} / {pair.other}: losses within {pair.difference:.1%}")
-        lines.append(f"      {pair.instrument}: {first} / {second}")
+        readings = " / ".join(f"{value:.2g}" for value in pair.readings)
+        lines.append(
+            f"      {pair.instrument}: {readings}" if pair.instrument else "      no instrument separates them"
+        )
     names = [each.name for each in RANGES if each.trace in SERIES]
     lines += ["", "Lead time: steps by which each instrument leaves its healthy range before the loss tells", ""]
     lines.append(f"  {'':26}{'loss at':>9}" + "".join(f"{name:>20}" for name in names))

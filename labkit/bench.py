@@ -11,17 +11,21 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from tqdm.auto import tqdm
 
 from labkit import data, vision
-from labkit.recipe import Recipe
+from labkit.failures import FAILURES
+from labkit.knob import RecipeError
+from labkit.poster import HEADLINES
+from labkit.recipe import COUNT, Recipe
 from labkit.train import Training
 
 STEPS = 120  # of one timed stretch, after WARM_UP steps that are not timed
 WARM_UP = 20
 ROUNDS = 9  # each contestant runs once per round, in turn, so that a slow moment of the machine hits all
 TUTORIAL_STEPS = 20  # its DataLoader takes some 20 times as long
+POSTER_STEPS, POSTER_VALIDATION = 112, 14  # of 400, and a validation every so many steps, as the full runs have
 
 NETS = {
     "mlp": Recipe(depth=3),
@@ -34,12 +38,15 @@ GOALS = {
     "instruments.cnn": 1.10,
     "data_path": 15,
     "help": 0.05,
+    "poster": 0.05,
 }
 HIGHER_IS_BETTER = {"data_path", "tutorial.mlp", "tutorial.deep", "tutorial.cnn"}
 
 
 def measure(threads: int = 1) -> dict:
     """All ratios, by name; and under which conditions they were measured."""
+    if problem := COUNT.problem(threads):
+        raise RecipeError(f"threads: {problem}")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -49,6 +56,7 @@ def measure(threads: int = 1) -> dict:
             for name, recipe in tqdm(NETS.items(), desc="instruments", leave=False):
                 ratios["instruments"][name] = compare(ours(recipe), bare(recipe))
                 ratios["tutorial"][name] = compare(tutorial(recipe, tutorial_set), ours(recipe), rounds=3)
+            ratios["poster"] = poster_ratio(Path(folder))
             ratios["data_path"] = compare(tutorial_batches(tutorial_set), our_batches(), rounds=3)
         ratios["help"] = compare(start("-m", "labkit", "--help"), start("-c", "import torch"), rounds=5)
     finally:
@@ -101,38 +109,81 @@ def bare(recipe: Recipe):
 
 def tutorial(recipe: Recipe, dataset):
     """As tutorials do it: a torchvision DataLoader, hooks, and `.norm().item()` for every parameter."""
+    return lambda: tutorial_seconds(recipe, dataset, steps=TUTORIAL_STEPS) / TUTORIAL_STEPS
 
-    def seconds() -> float:
-        model = Training(recipe.but(device="cpu")).model
-        optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=recipe.momentum)
-        history: list[tuple] = []
 
-        def note(module, inputs, output):
-            history.append((output.mean().item(), output.std().item(), (output == 0).float().mean().item()))
+def tutorial_seconds(recipe: Recipe, dataset, steps: int, validation_set=None) -> float:
+    """A training run of so many steps the tutorial way, validated as often as ours where there is something to."""
+    training = Training(recipe.but(device="cpu"))  # for the same net and precision; its loop is not used
+    model, history = training.model, []
+    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=recipe.momentum)
 
-        hooks = [module.register_forward_hook(note) for module in model.modules() if not any(module.children())]
-        loader = iter(DataLoader(dataset, batch_size=recipe.batch_size, shuffle=True))
+    def note(module, inputs, output):
+        history.append((output.mean().item(), output.std().item(), (output == 0).float().mean().item()))
+
+    for module in model.modules():
+        if not any(module.children()):
+            module.register_forward_hook(note)
+    batches = endless(DataLoader(Subset(dataset, range(recipe.samples)), recipe.batch_size, shuffle=True))
+    began = time.perf_counter()
+    for step in range(steps):
+        if validation_set and step % recipe.evaluate_every == 0:
+            validate_like_a_tutorial(training, validation_set)
+        x, y = next(batches)
+        optimizer.zero_grad()
+        loss = training.loss(x, y)
+        loss.backward()
+        before = [weight.detach().clone() for weight in model.parameters()]
+        for weight in model.parameters():
+            gradient = weight.grad
+            history.append((gradient.norm().item(), weight.norm().item(), gradient.mean().item()))
+            history.append((gradient.std().item(), gradient.max().item(), gradient.min().item()))
+            history.append(((gradient.abs() < 1e-8).float().mean().item(),))
+        optimizer.step()
+        history.extend((new - old).norm().item() for new, old in zip(model.parameters(), before, strict=True))
+        history.append((loss.item(),))
+    if validation_set:
+        validate_like_a_tutorial(training, validation_set)
+    return time.perf_counter() - began
+
+
+def validate_like_a_tutorial(training: Training, dataset) -> tuple[float, float]:
+    training.model.eval()
+    total, right = 0.0, 0
+    with torch.no_grad():
+        for x, y in DataLoader(dataset, batch_size=1000):
+            outputs = training.forward(x)
+            total += training.recipe.loss(outputs, y).item() * len(y)
+            right += (outputs.argmax(1) == y).sum().item()
+    training.model.train()
+    return total / len(dataset), right / len(dataset)
+
+
+def endless(loader):
+    while True:
+        yield from loader
+
+
+def poster_mix() -> list[Recipe]:
+    """The runs of the default poster, with fewer steps; as many validations per step as the full ones have."""
+    recipes = [recipe for name in HEADLINES for recipe in FAILURES[name].recipes().values()]
+    short = [recipe.but(steps=POSTER_STEPS, evaluate_every=POSTER_VALIDATION, device="cpu") for recipe in recipes]
+    return list(dict.fromkeys(short))
+
+
+def poster_ratio(folder: Path) -> float:
+    """Training time of the poster's runs, ours over the tutorial way; a run that we stop, the tutorial stops too."""
+    training_set, validation_set = (
+        torchvision_mnist(folder),
+        Subset(torchvision_mnist(folder, train=False), range(0, 10_000, 5)),
+    )
+    ours_took = tutorial_took = 0.0
+    for recipe in tqdm(poster_mix(), desc="poster", leave=False):
         began = time.perf_counter()
-        for _ in range(TUTORIAL_STEPS):
-            x, y = next(loader)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            before = [weight.detach().clone() for weight in model.parameters()]
-            for weight in model.parameters():
-                gradient = weight.grad
-                history.append((gradient.norm().item(), weight.norm().item(), gradient.mean().item()))
-                history.append((gradient.std().item(), gradient.max().item(), gradient.min().item()))
-                history.append(((gradient.abs() < 1e-8).float().mean().item(),))
-            optimizer.step()
-            history.extend((new - old).norm().item() for new, old in zip(model.parameters(), before, strict=True))
-            history.append((loss.item(),))
-        took = time.perf_counter() - began
-        for hook in hooks:
-            hook.remove()
-        return took / TUTORIAL_STEPS
-
-    return seconds
+        run = Training(recipe).run(progress=False)
+        ours_took += time.perf_counter() - began
+        tutorial_took += tutorial_seconds(recipe, training_set, len(run), validation_set)
+    return round(ours_took / tutorial_took, 4)
 
 
 def our_batches():
@@ -173,10 +224,10 @@ def start(*arguments: str):
     return seconds
 
 
-def torchvision_mnist(folder: Path):
+def torchvision_mnist(folder: Path, train: bool = True):
     """torchvision's own MNIST class, on the embedded files, with the transforms of every tutorial."""
     raw = folder / "MNIST" / "raw"
-    raw.mkdir(parents=True)
+    raw.mkdir(parents=True, exist_ok=True)
     for owner, file, _ in data.EMBEDDED:
         if owner == "mnist":
             with (
@@ -188,7 +239,7 @@ def torchvision_mnist(folder: Path):
     from torchvision import transforms
 
     change = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
-    return torchvision.datasets.MNIST(folder, transform=change)
+    return torchvision.datasets.MNIST(folder, train=train, transform=change)
 
 
 def cpu_name() -> str:
@@ -208,6 +259,7 @@ def in_words(found: dict) -> str:
         "instruments": "our loop with every instrument / bare PyTorch loop",
         "tutorial": "the tutorial way / our loop with every instrument",
         "data_path": "torchvision DataLoader / our batches",
+        "poster": "training of the default poster, ours / the tutorial way",
         "help": "labkit --help / import torch",
     }
     for name, text in meaning.items():

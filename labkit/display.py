@@ -11,12 +11,16 @@ from labkit import plots, report
 
 
 def run_html(run) -> str:
-    """A run: its numbers in one line, loss and gradients below."""
-    figure = Figure(figsize=(9, 2.8), layout="constrained")
-    axes = figure.subplots(1, 3)
-    for draw, ax in zip((plots.losses, plots.gradient_bars, plots.update_ratio), axes, strict=True):
+    """A run: its numbers in one line; loss and gradients below, where they were recorded."""
+    drawings = {"loss": plots.losses, "grad_norm": plots.gradient_bars, "update_ratio": plots.update_ratio}
+    there = [draw for name, draw in drawings.items() if name in run]
+    words = repr(run).strip("<>")
+    if not there:
+        return f"<p>{html.escape(words)}</p>"
+    figure = Figure(figsize=(3 * len(there), 2.8), layout="constrained")
+    for draw, ax in zip(there, figure.subplots(1, len(there), squeeze=False)[0], strict=True):
         draw(run, ax)
-    return f"<p>{html.escape(repr(run).strip('<>'))}</p>{_picture(figure, repr(run).strip('<>'))}"
+    return f"<p>{html.escape(words)}</p>{_picture(figure, words)}"
 
 
 def study_html(study) -> str:

@@ -24,6 +24,7 @@ class LossRecorder:
         self.events: list[dict] = []
         self.first_nonfinite: dict | None = None
         self.bad_losses = 0  # in a row
+        self.checked = 0  # steps that were looked through for NaN
 
     def __enter__(self):
         return self
@@ -55,26 +56,35 @@ class LossRecorder:
 
     def run(self, recipe: dict | None = None, **facts) -> Run:
         """All that was recorded so far, as plain arrays."""
+        self._check()
         scales = np.array([float(scale) for scale in self.scales])
-        traces = {"step": np.arange(self.steps), "lr": np.array(self.lrs), "loss_scale": scales}
-        traces |= self._traces() | stacked(self.evaluations)
-        origin = self.first_nonfinite
-        if origin and origin["stage"] == "unknown":
-            origin = origin_from_traces(traces, **self._axes())
-        facts |= {"first_nonfinite": origin, **self._facts()}
-        return Run(traces, **self._axes(), recipe=recipe or {}, facts=facts, events=tuple(self.events))
+        traces = {"step": np.arange(self.steps), "lr": np.array(self.lrs), "loss_scale": scales} | self._traces()
+        whole = len(scales)  # Ctrl-C in the middle of a look leaves some traces one step longer
+        traces = {name: values[:whole] for name, values in traces.items()} | stacked(self.evaluations)
+        facts |= {"first_nonfinite": self._placed(self.first_nonfinite, traces), **self._facts()}
+        events = tuple(self._placed(event, traces) for event in self.events)
+        return Run(traces, **self._axes(), recipe=recipe or {}, facts=facts, events=events)
 
-    def _check(self, x, y) -> None:
-        """Is anything non-finite? If so, and if it is new, find where it began."""
-        recent = torch.stack(self.rows[-self.check_every :]).tolist()
-        for row in recent:
+    def _placed(self, origin: dict | None, traces: dict[str, np.ndarray]) -> dict | None:
+        """The same finding with its stage and place, read off the traces where nobody looked in time."""
+        if origin and origin["stage"] == "unknown":
+            return origin | (origin_from_traces(traces, origin["step"], **self._axes()) or {})
+        return origin
+
+    def _check(self, x=None, y=None) -> None:
+        """Is anything non-finite since the last check? If so, and if it is new, find where it began."""
+        if self.checked == self.steps:
+            return
+        recent, first = torch.stack(self.rows[self.checked :]).tolist(), self.checked
+        self.checked = self.steps
+        for step, row in enumerate(recent, start=first):
             fine = math.isfinite(sum(row))  # float32 numbers cannot add up to infinity in float64
             self.bad_losses = 0 if math.isfinite(row[0]) else self.bad_losses + 1
             if fine and self.first_nonfinite:  # the bad step left no mark: somebody skipped it
                 self.events.append({"kind": "skipped", **self.first_nonfinite})
                 self.first_nonfinite = None
             elif not fine and self.first_nonfinite is None:
-                self.first_nonfinite = self._origin(x, y)
+                self.first_nonfinite = self._origin(step, x, y)
 
     # --- what a recorder with more instruments does more of ---
 
@@ -90,8 +100,8 @@ class LossRecorder:
     def _facts(self) -> dict:
         return {}
 
-    def _origin(self, x, y) -> dict:
-        return {"step": self.steps - 1, "stage": "loss", "place": "loss"}
+    def _origin(self, step: int, x, y) -> dict:
+        return {"step": step, "stage": "loss", "place": "loss"}
 
 
 class Recorder(LossRecorder):
@@ -115,9 +125,9 @@ class Recorder(LossRecorder):
 
     def validate(self, **results) -> None:
         """Note validation results, and examine the fixed probe batch at the same time."""
+        examined = self.probe.examine() if self.probe else {}  # first: Ctrl-C in here must not leave half a note
         super().validate(**results)
-        if self.probe:
-            self.evaluations[-1] |= self.probe.examine()
+        self.evaluations[-1] |= examined
 
     def _measure(self, loss) -> torch.Tensor:
         self.activations.keep()
@@ -134,15 +144,12 @@ class Recorder(LossRecorder):
     def _facts(self) -> dict:
         return {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
 
-    def _origin(self, x, y) -> dict:
+    def _origin(self, step: int, x, y) -> dict:
         if self.check_every > 1:
-            return {
-                "step": self.steps - 1,
-                "stage": "unknown",
-            }  # too late to replay: `run` reads it off the traces
+            return {"step": step, "stage": "unknown"}  # too late to replay: `run` reads it off the traces
         found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
         # Weights go bad in an update, and are seen bad at the look after it.
-        return {"step": self.steps - (2 if found["stage"] == "weights" and self.steps > 1 else 1), **found}
+        return {"step": max(0, step - (found["stage"] == "weights")), **found}
 
 
 def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
@@ -156,19 +163,21 @@ def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
     }
 
 
-def origin_from_traces(traces: dict[str, np.ndarray], *, layers, activations, **_) -> dict | None:
+def origin_from_traces(traces: dict[str, np.ndarray], since: int, *, layers, activations, **_) -> dict | None:
     """Where non-finite values began, read off what was recorded: less exact than a replay, but never too late."""
     order = [  # as one step goes; of layers that went bad in the same step, backward meets the last first
         ("weights", "weight_norm", layers),
+        ("inputs", "activation_mean", ("batch",)),
         ("activations", "activation_mean", activations),
         ("loss", "loss", ("loss",)),
         ("gradients", "grad_norm", layers[::-1]),
     ]
     found = []
     for rank, (stage, name, places) in enumerate(order):
-        bad = ~np.isfinite(traces[name].reshape(len(traces[name]), -1))
+        bad = ~np.isfinite(traces[name].reshape(len(traces[name]), -1))[:, : len(places)]
         if stage == "gradients":
             bad = bad[:, ::-1]
+        bad[:since] = False
         if bad.any():
             step = int(bad.any(1).argmax())
             place = places[int(bad[step].argmax())]

@@ -44,6 +44,9 @@ class WeightMeter:
         self.rows = torch.empty(5, len(self.held.owner), device=self.device)
         self.norm_rows, self.sum_row, self.small_row = self.rows[:3], self.rows[3], self.rows[4]
         self.scratch = torch.empty_like(self.lines[0])
+        self.counts = self.held.counts.tolist()
+        self.looks = 0
+        self.spreads: dict[int, torch.Tensor] = {}  # look -> spreads that had to be measured in two passes
         self.layers = tuple(dict.fromkeys(layer_of(name) for name in self.names))
         self.without_gradient: set[str] = set()
 
@@ -62,9 +65,15 @@ class WeightMeter:
         torch.sum(gradient, -1, out=self.sum_row)
         torch.sum(torch.abs(gradient, out=self.scratch).lt_(NEAR_ZERO), -1, out=self.small_row)
         totals = held.sums(self.rows)
-        norms = totals[:3].sqrt_()
-        if self._out_of_range(norms):
-            norms.copy_(held.norms(safe=True))
+        totals[:3].sqrt_()
+        on_cpu = self.device.type == "cpu"  # float64 costs a GPU less than to wait for an answer
+        values = totals[:4].tolist() if on_cpu else None
+        if not on_cpu or out_of_range(values[:3]):
+            totals = held.sums(self.rows, apart=True)
+            totals[:3] = held.norms(safe=True)
+        if not on_cpu or nearly_equal(values[0], values[3], self.counts):
+            self.spreads[self.looks] = _exact_deviation(held, gradient[None])[1][0]
+        self.looks += 1
         return torch.cat([loss.detach().float().reshape(1), totals.view(-1), *held.extremes(0)])
 
     def _gradients(self) -> list[torch.Tensor]:
@@ -81,12 +90,6 @@ class WeightMeter:
         self.held.fill(self.new, self.weights)
         torch.sub(self.lines[self.new], self.lines[self.old], out=self.lines[self.old])
 
-    def _out_of_range(self, norms: torch.Tensor) -> bool:
-        if self.device.type != "cpu":
-            return True  # float64 costs a GPU less than to wait for the answer
-        values = norms.flatten().tolist()
-        return not all(SMALL < value < BIG for value in values)
-
     def traces(self, rows: list[torch.Tensor]) -> dict[str, np.ndarray]:
         """The rows of `measure`, one per step, taken apart; norms per layer, statistics per parameter."""
         count = self.held.counts.cpu().numpy()
@@ -100,6 +103,8 @@ class WeightMeter:
         mean = total / count
         with np.errstate(all="ignore"):  # a diverged run holds inf and NaN, and shows them
             spread = np.sqrt(np.maximum(gradient**2 / count - mean**2, 0))
+            for look, exact in self.spreads.items():
+                spread[look] = exact.cpu().numpy()
             norms = {"grad_norm": gradient, "weight_norm": weight, "update_norm": update}
             traces = {name: self._per_layer(values) for name, values in norms.items()}
             traces["update_ratio"] = traces["update_norm"] / np.maximum(traces["weight_norm"], 1e-30)
@@ -124,6 +129,16 @@ class WeightMeter:
         squares = np.zeros((len(norms), len(self.layers)))
         np.add.at(squares.T, owner, (norms**2).T)
         return np.sqrt(squares)
+
+
+def out_of_range(norms: list[list[float]]) -> bool:
+    """Is any norm so small or so large that float32 squares cannot be trusted, or not finite?"""
+    return not all(SMALL < value < BIG for line in norms for value in line)
+
+
+def nearly_equal(norms: list[float], sums: list[float], counts: list[float]) -> bool:
+    """Are the entries of any tensor so close to their mean that its spread would be lost in rounding?"""
+    return any(total**2 > 0.99 * count * norm**2 for norm, total, count in zip(norms, sums, counts, strict=True))
 
 
 def layer_of(parameter: str) -> str:
@@ -191,11 +206,8 @@ class ActivationMeter:
         values = held.buffer[:steps]
         mean = held.sums(values.sum(-1)) / held.counts
         deviation = _deviation(held, values, mean)
-        if deviation.device.type != "mps" and not bool(((deviation > SMALL) & (deviation < BIG)).all()):
-            values64 = values.double()
-            mean = held.sums(values64.sum(-1)) / held.counts
-            deviation = _deviation(held, values64, mean).float()
-            mean = mean.float()
+        if not bool(((deviation > SMALL) & (deviation < BIG)).all()):
+            mean, deviation = _exact_deviation(held, values)
         return torch.stack([mean, deviation, self._saturated(values)])
 
     def _saturated(self, values: torch.Tensor) -> torch.Tensor:
@@ -215,10 +227,19 @@ class ActivationMeter:
         return {"activation_mean": mean, "activation_std": deviation, "activation_saturated": saturated}
 
 
-def _deviation(held: Segments, values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+def _deviation(held: Segments, values: torch.Tensor, mean: torch.Tensor, apart: bool = False) -> torch.Tensor:
     """In two passes: the one-pass formula was wrong by 4500x on a collapsed sigmoid layer."""
     centred = (values - mean[:, held.owner, None]).mul_(held.real)
-    return (held.sums(torch.linalg.vector_norm(centred, dim=-1).square()) / held.counts).sqrt()
+    drift = held.sums(centred.sum(-1), apart) / held.counts  # what rounding left in of the mean
+    squares = held.sums(torch.linalg.vector_norm(centred, dim=-1).square(), apart) / held.counts
+    return (squares - drift**2).clamp_min(0).sqrt()
+
+
+def _exact_deviation(held: Segments, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation in float64, for tiny and huge values; what is not finite stays in its own tensor."""
+    values = held.wide(values)
+    mean = held.sums(values.sum(-1), apart=True) / held.counts
+    return mean.float(), _deviation(held, values, mean, apart=True).float()
 
 
 class Probe:

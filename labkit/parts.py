@@ -25,11 +25,9 @@ LOSSES = (cross_entropy, mean_squared_error)
 
 def sgd(parameters, recipe):
     """Stochastic gradient descent with momentum."""
-    options = {
-        "momentum": recipe.momentum,
-        "weight_decay": recipe.weight_decay,
-        "fused": _fusible(parameters),
-    }
+    # When GradScaler skips the first step, fused SGD keeps uninitialised memory as its momentum (torch 2.13).
+    fused = _fusible(parameters) and recipe.loss_scale != "dynamic"
+    options = {"momentum": recipe.momentum, "weight_decay": recipe.weight_decay, "fused": fused}
     return torch.optim.SGD(parameters, lr=recipe.lr, **options)
 
 

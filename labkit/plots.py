@@ -33,6 +33,8 @@ OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 BAND = "#56B4E9"
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 LARGEST_HALF = 65_504
+# Traces with one row per evaluation, not per step. A run that ends at step 10 has as many of these as of those.
+BY_EVALUATION = ("val_", "probe_", "dead", "histogram", "attention_entropy", "sample_loss_variance")
 
 
 # --- over time ------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ def compare(thing, name: str, ax: Axes | None = None) -> Axes:
     for style, run, label in _lines(thing):
         values = run[name].reshape(len(run[name]), -1)
         values = np.where(np.isfinite(values), values, -np.inf).max(axis=1)
-        steps = run["step"] if len(values) == len(run["step"]) else run["val_step"]
+        steps = run["val_step"] if name.startswith(BY_EVALUATION) else run["step"]
         ax.plot(steps, np.where(np.isfinite(values), values, np.nan), **style, label=label)
     return _finish(ax, name, name)
 
@@ -252,16 +254,22 @@ def study_picture(study, heading: str = "") -> Figure:
     return figure
 
 
-def save(figure: Figure, path, **metadata) -> Path:
-    """Write a figure whole or not at all; the same figure gives the same bytes, so no dates inside."""
-    path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
+def save(figure: Figure, path, dots: float | None = None, **metadata) -> Path:
+    """Write a figure whole or not at all, with so many dots per inch; no dates inside: same figure, same bytes."""
+    path, kind = Path(path), picture_kind(path)
+    settings = {"svg.hashsalt": "labkit", "svg.fonttype": "path", "pdf.fonttype": 42}
+    settings["text.hinting"] = "none"  # hinted, small type is wider than the page was measured for
+    with matplotlib.rc_context(settings), written_whole(path) as stream:
+        figure.savefig(stream, format=kind, dpi=dots or max(150, figure.dpi), metadata=DATELESS[kind] | metadata)
+    return path
+
+
+def picture_kind(path) -> str:
+    """'png', 'pdf' or 'svg', as the file's name says."""
+    kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in DATELESS:
         raise RecipeError(f"expected a file that ends in .png, .pdf or .svg, got {str(path)!r}")
-    fonts = {"svg.hashsalt": "labkit", "svg.fonttype": "path", "pdf.fonttype": 42}
-    with matplotlib.rc_context(fonts), written_whole(path) as stream:
-        figure.savefig(stream, format=kind, dpi=max(150, figure.dpi), metadata=DATELESS[kind] | metadata)
-    return path
+    return kind
 
 
 def new_axes() -> Axes:

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from labkit import __version__, atlas, plots
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
+from labkit.recipe import COUNT
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
 from labkit.run import written_whole
@@ -40,22 +41,31 @@ TITLE, SUBTITLE = (
 
 def make(
     paths: Iterable[str] = DEFAULT, *, modes: Sequence[str] | None = None, everything: bool = False,
-    dataset: str = "mnist", paper: str = "a3", seed: int = 0, jobs: int = 1, remake: str = "labkit poster",
+    dataset: str = "mnist", paper: str = "a3", seed: int = 0, jobs: int = 1, width: int | None = None,
+    remake: str = "labkit poster",
 ) -> list[Path]:  # fmt: skip
-    """Train the modes, draw them, and write one file per path (per page, for pictures of several pages)."""
+    """Train the modes, draw them, and write one file per path (per page, for pictures of several pages).
+
+    `width` is that of a .png in pixels; as it is, A3 at 300 dots per inch has 4960.
+    """
     if paper not in PAPERS:
         raise RecipeError(f"paper: expected one of {', '.join(PAPERS)}, got {paper!r}. {near(paper, PAPERS)}")
-    kinds = {Path(path).suffix.lower() for path in paths}
+    paths = [Path(path) for path in paths]
+    kinds = {path.suffix.lower() for path in paths}
     if not kinds <= {".pdf", ".png", ".svg"}:
         raise RecipeError(f"expected files that end in .pdf, .png or .svg, got {', '.join(map(str, paths))}")
+    if width is not None and (problem := COUNT.problem(width)):
+        raise RecipeError(f"width: {problem}")
     names = list(modes or (FAILURES if everything else HEADLINES))
     studies = run_studies(names, seed=seed, dataset=dataset, jobs=jobs)
     pages = draw(studies, paper=paper, remake=remake, tables=everything)
-    return [written for path in paths for written in write(pages, Path(path))]
+    return [written for path in paths for written in write(pages, path, width)]
 
 
 def run_studies(names: Sequence[str], *, seed: int, dataset: str, jobs: int = 1) -> list[Study]:
     """One study per name, in order, spread over processes where more than one job is asked for."""
+    if problem := COUNT.problem(jobs):
+        raise RecipeError(f"jobs: {problem}")
     for name in names:
         FAILURES[name]  # an unknown name is an error before the first is trained
     work = (joblib.delayed(_one_study)(name, seed, dataset, jobs) for name in names)
@@ -69,7 +79,7 @@ def _one_study(name: str, seed: int, dataset: str, jobs: int) -> Study:
     return study(name, seed, dataset, progress=False)
 
 
-def write(pages: list[Sheet], path: Path) -> list[Path]:
+def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path]:
     """A PDF holds all pages; pictures of several pages get numbers."""
     words = {"Title": f"{TITLE}: failure modes of neural-network training"}
     if path.suffix.lower() == ".pdf":
@@ -82,7 +92,8 @@ def write(pages: list[Sheet], path: Path) -> list[Path]:
         words["Description"] = "Cards: " + "; ".join(text for page in pages for text in page.titles)
     several = len(pages) > 1
     names = [path.with_stem(f"{path.stem}-{number}") if several else path for number in range(1, len(pages) + 1)]
-    return [plots.save(page.figure, name, **words) for page, name in zip(pages, names, strict=True)]
+    dots = width / pages[0].figure.get_figwidth() if width else None
+    return [plots.save(page.figure, name, dots, **words) for page, name in zip(pages, names, strict=True)]
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -135,7 +146,7 @@ def _tables_page(studies: list[Study], paper: str, number: int, provenance: str)
     box = Box(MARGIN, MARGIN + HEADER, sheet.width - 2 * MARGIN, sheet.height - MARGIN - HEADER - FOOTER - MARGIN)
     above = box.height * 0.42
     pairs = [
-        (FAILURES[pair.one].title, FAILURES[pair.other].title, f"{pair.difference:.1%}", pair.instrument,
+        (FAILURES[pair.one].title, FAILURES[pair.other].title, f"{pair.difference:.1%}", pair.instrument or "no instrument",
          *(f"{value:.2g}" for value in pair.readings))
         for pair in atlas.look_alikes(studies)
     ]  # fmt: skip

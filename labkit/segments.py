@@ -18,6 +18,7 @@ class Segments:
         counts = [shape.numel() for shape in self.shapes]
         rows = [-(-count // ROW) for count in counts]
         self.buffer = torch.zeros(copies, sum(rows), ROW, device=device)
+        self.rows_each = rows
         self.counts = torch.tensor(counts, dtype=torch.float32, device=device)
         self.owner = torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(rows, device=device))
         self._member = torch.nn.functional.one_hot(self.owner, len(rows)).float()
@@ -39,17 +40,27 @@ class Segments:
         """Copy the tensors in; other precisions become float32."""
         torch._foreach_copy_(self.views[copy], tensors)
 
-    def sums(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sums per tensor of values given per row: (..., rows) -> (..., tensors)."""
+    def sums(self, rows: torch.Tensor, apart: bool = False) -> torch.Tensor:
+        """Sums per tensor of values given per row: (..., rows) -> (..., tensors).
+
+        One matrix product; but in it an infinity of one tensor becomes NaN in all of them (inf x 0 is NaN).
+        `apart` adds up each tensor's own rows alone.
+        """
+        if apart:
+            return torch.stack([part.sum(-1) for part in rows.split(self.rows_each, -1)], -1)
         return rows @ self._member.to(rows.dtype)
+
+    def wide(self, values: torch.Tensor) -> torch.Tensor:
+        """In float64, where the device has it."""
+        return values if values.device.type == "mps" else values.double()
 
     def norms(self, safe: bool = False) -> torch.Tensor:
         """Euclidean norm of every tensor: (copies, tensors).
 
         float32 squares underflow below 1e-19 and overflow above 1e19; `safe` squares in float64.
         """
-        buffer = self.buffer.double() if safe and self.buffer.device.type != "mps" else self.buffer
-        return self.sums(torch.linalg.vector_norm(buffer, dim=-1).square()).sqrt().float()
+        buffer = self.wide(self.buffer) if safe else self.buffer
+        return self.sums(torch.linalg.vector_norm(buffer, dim=-1).square(), apart=safe).sqrt().float()
 
     def extremes(self, copy: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Smallest and largest entry of every tensor of one copy."""

@@ -45,6 +45,7 @@ class Sheet:
         self.width, self.height = DESIGN_WIDTH, height / self.scale
         self.figure = Figure(figsize=(width / INCH, height / INCH), dpi=DOTS / self.scale)
         self.renderer = FigureCanvasAgg(self.figure).get_renderer()
+        self._pixels: dict[tuple, float] = {}  # text and look -> width at size 100; shrinking measures the same again
 
     def axes(self, box: Box) -> Axes:
         return self.figure.add_axes(self._place(box))
@@ -100,12 +101,13 @@ class Sheet:
         return lines
 
     def text_width(self, text: str, size: float, **style) -> float:
-        """In millimetres; measured large, because small type is rounded to whole pixels."""
-        font = FontProperties(
-            size=100, weight=style.get("fontweight"), style=style.get("fontstyle"), family=style.get("family")
-        )
-        pixels = self.renderer.get_text_width_height_descent(text, font, ismath=False)[0]
-        return pixels / self.figure.dpi * INCH * size / 100 * 1.02  # a hair of slack
+        """In millimetres; measured large, because small type is rounded to whole pixels, and once for all sizes."""
+        look = tuple(style.get(name) for name in ("fontweight", "fontstyle", "family"))
+        if (text, look) not in self._pixels:
+            weight, slant, family = look
+            font = FontProperties(size=100, weight=weight, style=slant, family=family)
+            self._pixels[text, look] = self.renderer.get_text_width_height_descent(text, font, ismath=False)[0]
+        return self._pixels[text, look] / self.figure.dpi * INCH * size / 100 * 1.02  # a hair of slack
 
     @staticmethod
     def line_height(size: float) -> float:

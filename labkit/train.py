@@ -41,6 +41,9 @@ class Training:
             self.model = recipe.model(recipe, self.data).to(self.device, PURE.get(recipe.precision))
             self.optimizer = recipe.optimizer(list(self.model.parameters()), recipe)
         dynamic = recipe.loss_scale == "dynamic"
+        if dynamic and recipe.precision == "half":
+            wanted = "use precision 'fp16', or a fixed factor"
+            raise RecipeError(f"loss_scale: 'dynamic' needs float32 weights, precision 'half' has none; {wanted}")
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=dynamic)
         self.fixed_scale = 1.0 if dynamic else recipe.loss_scale or 1.0
         self.recorder = None

@@ -63,7 +63,7 @@ def _sizes_in_float32(model, x) -> dict[str, float]:
     with _undisturbed(model, x.device):
         leaves = [(name, module) for name, module in model.named_modules() if not any(module.children())]
         hooks = [
-            module.register_forward_hook(lambda _, __, output, name=name: sizes.update({name: _largest(output)}))
+            module.register_forward_hook(lambda _, __, output, name=name: sizes.update(_largest(name, output)))
             for name, module in leaves
         ]
         try:
@@ -74,9 +74,10 @@ def _sizes_in_float32(model, x) -> dict[str, float]:
     return sizes
 
 
-def _largest(output) -> float:
-    output = output[0] if isinstance(output, tuple) else output
-    return output.abs().max().item()
+def _largest(name: str, output) -> dict[str, float]:
+    output = _first(output)
+    countable = torch.is_tensor(output) and output.is_floating_point() and output.numel()
+    return {name: output.abs().max().item()} if countable else {}
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
-    title="Too few samples: learned by heart",
+    title="Too few samples",
     healthy=healthy,
     sick=sick,
     cures={"10,000 samples": sick.but(samples=10_000)},

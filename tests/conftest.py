@@ -1,0 +1,21 @@
+"""What all tests share: one thread per process, no progress bars, and one short run that many may look at."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: xdist runs two processes on two cores
+os.environ["TQDM_DISABLE"] = "1"
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+from helpers import tiny, trained  # noqa: E402
+
+from labkit.run import Run  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def short_run() -> Run:
+    """Forty healthy steps on MNIST, trained once. Do not change it."""
+    return trained(tiny(steps=40, samples=1000, width=32, batch_size=64))

@@ -1,0 +1,62 @@
+"""Small recipes, remembered runs, and runs written by hand."""
+
+import functools
+
+import numpy as np
+
+from labkit.recipe import Recipe
+from labkit.run import Run
+from labkit.train import Training, train
+
+LAYERS = ("layer1", "layer2", "layer3")
+ACTIVATIONS = ("inputs", "relu1", "relu2", "outputs")
+TINY = Recipe(samples=256, batch_size=32, width=16, steps=6, evaluate_every=1000, device="cpu")
+
+
+def tiny(**changes) -> Recipe:
+    """Six steps on 256 digits, validated at both ends: about a tenth of a second."""
+    return TINY.but(**changes)
+
+
+@functools.cache
+def trained(recipe: Recipe) -> Run:
+    """The run of a recipe, trained once per process. Do not change it."""
+    return train(recipe, progress=False)
+
+
+def watched(recipe: Recipe, each_step) -> tuple[Run, Training]:
+    """A run and its training; `each_step(training)` sees the net after every step."""
+    training = Training(recipe)
+    return training.run(each_step=lambda _: each_step(training), progress=False), training
+
+
+def hand_made(steps: int = 40, facts: dict | None = None, **traces) -> Run:
+    """A run as a healthy three-layer net would give it; `traces` replace some of its own.
+
+    A number stands for a trace that has this value everywhere.
+    """
+    evaluations = 5
+    healthy = {
+        "step": np.arange(steps),
+        "loss": np.linspace(2.3, 0.2, steps),
+        "lr": np.full(steps, 0.1),
+        "loss_scale": np.ones(steps),
+        "grad_norm": np.ones((steps, 3)),
+        "grad_norm_total": np.full(steps, 3**0.5),
+        "weight_norm": np.full((steps, 3), 5.0),
+        "update_norm": np.full((steps, 3), 0.05),
+        "update_ratio": np.full((steps, 3), 0.01),
+        "activation_mean": np.full((steps, 4), 0.5),
+        "activation_std": np.ones((steps, 4)),
+        "val_step": np.linspace(0, steps, evaluations).astype(int),
+        "val_loss": np.linspace(2.3, 0.3, evaluations),
+        "val_accuracy": np.linspace(0.1, 0.92, evaluations),
+        "probe_loss": np.linspace(2.3, 0.2, evaluations),
+        "probe_accuracy": np.linspace(0.1, 0.95, evaluations),
+        "dead": np.full((evaluations, 4), 0.05),
+    }
+    for name, value in traces.items():
+        value = np.asarray(value, dtype=float)
+        healthy[name] = value if value.ndim else np.full(healthy[name].shape, float(value))
+    known = {"first_nonfinite": None, "matrices": list(LAYERS), "stopped": None, "planned_steps": steps}
+    return Run(healthy, layers=LAYERS, activations=ACTIVATIONS, facts=known | {"classes": 10} | (facts or {}))

@@ -1,0 +1,227 @@
+"""The bench: ratios of contestants that take turns, the same work for all of them, and words with the goals."""
+
+import itertools
+import json
+import subprocess
+
+import pytest
+import torch
+from helpers import tiny
+from torch.utils.data import TensorDataset
+
+from labkit import bench
+from labkit.failures import FAILURES
+from labkit.knob import RecipeError
+from labkit.poster import HEADLINES
+from labkit.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """torchvision's MNIST on the embedded files."""
+    return bench.torchvision_mnist(tmp_path_factory.mktemp("mnist"))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    for name, value in {
+        "STEPS": 3,
+        "WARM_UP": 2,
+        "TUTORIAL_STEPS": 2,
+        "POSTER_STEPS": 3,
+        "POSTER_VALIDATION": 2,
+    }.items():
+        monkeypatch.setattr(bench, name, value)
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def contestants(ours: list[float], theirs: list[float]):
+    """Two that take these times, one after the other, and the order in which they were asked."""
+    order = []
+
+    def contestant(name, times):
+        times = iter(times)
+        return lambda: order.append(name) or next(times)
+
+    return contestant("a", ours), contestant("b", theirs), order
+
+
+def test_the_median_of_the_ratios_of_each_round():
+    # Round by round 2, 3, 100: neither the mean (35) nor the ratio of the medians (2) nor of the sums (10.5).
+    one, other, _ = contestants([2, 3, 100], [1, 1, 1])
+    assert bench.compare(one, other, rounds=3) == 3
+    one, other, _ = contestants([10, 2, 300], [5, 1, 100])
+    assert bench.compare(one, other, rounds=3) == 2
+
+
+def test_a_slow_moment_of_the_machine_hits_both_and_cancels():
+    slow = [1, 1, 50, 50, 1]
+    one, other, order = contestants([1.1 * each for each in slow], slow)
+    assert bench.compare(one, other, rounds=5) == pytest.approx(1.1)
+    assert order == ["a", "b"] * 5
+
+
+def test_as_many_rounds_as_asked_for():
+    one, other, order = contestants(itertools.repeat(1.0), itertools.repeat(3.0))
+    assert bench.compare(one, other) == 0.333
+    assert len(order) == 2 * bench.ROUNDS >= 10
+
+
+# --- contestants ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("net", bench.NETS)
+def test_the_loops_really_train(net, short, digits, monkeypatch):
+    trained = []
+    make = bench.Training
+
+    def noted(recipe):
+        trained.append(make(recipe))
+        trained[-1].before = [weight.detach().clone() for weight in trained[-1].model.parameters()]
+        return trained[-1]
+
+    monkeypatch.setattr(bench, "Training", noted)
+    recipe = bench.NETS[net].but(samples=512, width=8)
+    for contestant in (bench.ours(recipe), bench.bare(recipe), bench.tutorial(recipe, digits)):
+        assert contestant() > 0
+    assert len(trained) == 3
+    for training in trained:
+        after = list(training.model.parameters())
+        assert any(not torch.equal(old, new) for old, new in zip(training.before, after, strict=True))
+    first = trained[0].before
+    assert all(torch.equal(a, b) for each in trained[1:] for a, b in zip(first, each.before, strict=True))  # one net
+
+
+def test_ours_takes_as_many_steps_as_the_bare_loop_and_validates_never(short, monkeypatch):
+    looked, updates = [], []
+    run, step = bench.Training.run, torch.optim.SGD.step
+
+    def noted(self, **options):
+        looked.append(run(self, **options))
+        return looked[-1]
+
+    monkeypatch.setattr(bench.Training, "run", noted)
+    bench.ours(tiny())()
+    assert len(looked[0]) == 5 and "val_step" not in looked[0] and "grad_norm" in looked[0]
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *args: updates.append(1) or step(self, *args))
+    bench.bare(tiny())()
+    assert len(updates) == 5
+
+
+def test_the_tutorial_validates_only_where_there_is_something_to_validate(short, monkeypatch):
+    noted = []
+    monkeypatch.setattr(bench, "validate_like_a_tutorial", lambda *given: noted.append(given))
+    images = TensorDataset(torch.zeros(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64))
+    recipe = tiny(samples=64, evaluate_every=2)
+    assert bench.tutorial_seconds(recipe, images, steps=4) > 0
+    assert noted == []
+    assert bench.tutorial_seconds(recipe, images, steps=4, validation_set=images) > 0
+    assert len(noted) == 3  # before steps 0 and 2, and at the end
+
+
+def test_the_tutorial_validates_as_we_do(digits):
+    training = bench.Training(tiny())
+    part = bench.Subset(digits, range(1500))
+    x, y = (torch.stack([digits[i][0] for i in range(1500)]), torch.tensor([digits[i][1] for i in range(1500)]))
+    ours = training.recipe.evaluate(training, type(training.data.val)(x, y))
+    loss, accuracy = bench.validate_like_a_tutorial(training, part)
+    assert loss == pytest.approx(float(ours["loss"]), rel=1e-5)
+    assert accuracy == pytest.approx(float(ours["accuracy"]))
+    assert training.model.training
+
+
+def test_the_tutorials_images_are_ours(digits):
+    assert len(digits) == 60_000
+    ours = Recipe(samples=60_000, device="cpu")
+    x, y = ours.data(ours).train
+    for index in (0, 1, 59_999):
+        image, label = digits[index]
+        assert label == y[index]
+        torch.testing.assert_close(image, x[index], atol=0.002, rtol=0)  # the tutorials' constants are rounded
+
+
+def test_batches_of_both_ways_take_time(short, digits):
+    assert bench.our_batches()() > 0
+    assert bench.tutorial_batches(digits)() > 0
+
+
+def test_a_fresh_python_is_timed_and_its_failure_is_seen():
+    assert bench.start("-c", "pass")() > 0
+    with pytest.raises(subprocess.CalledProcessError):
+        bench.start("-c", "raise SystemExit(3)")()
+
+
+def test_the_posters_mix_is_that_of_the_poster_without_doubles(short):
+    recipes = bench.poster_mix()
+    assert len(set(recipes)) == len(recipes)
+    assert {recipe.steps for recipe in recipes} == {3}
+    wanted = {recipe for name in HEADLINES for recipe in FAILURES[name].recipes().values()}
+    assert {recipe.but(steps=3, evaluate_every=2, device="cpu") for recipe in wanted} == set(recipes)
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def found(short, monkeypatch) -> dict:
+    """Everything measured, on small nets, with few steps, and without the fresh Pythons."""
+    started, threads = [], []
+    monkeypatch.setattr(bench, "NETS", {name: net.but(width=8, samples=256) for name, net in bench.NETS.items()})
+    monkeypatch.setattr(bench, "HEADLINES", ("learning_rate_too_high",))
+    monkeypatch.setattr(bench, "start", lambda *words: started.append(words) or (lambda: float(len(words))))
+    monkeypatch.setattr(bench, "compare", lambda one, other, rounds=1: round(one() / other(), 3))
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    result = bench.measure(threads=7)
+    assert threads == [7, torch.get_num_threads()]  # put back at the end
+    assert started == [("-m", "labkit", "--help"), ("-c", "import torch")]
+    return result
+
+
+def test_all_ratios_have_their_names_and_conditions_and_can_be_written_as_json(found):
+    values = json.loads(json.dumps(found, allow_nan=False))
+    assert set(values["instruments"]) == set(values["tutorial"]) == {"mlp", "deep", "cnn"}
+    ratios = [*values["instruments"].values(), *values["tutorial"].values(), values["data_path"], values["poster"]]
+    assert all(ratio > 0 for ratio in ratios)
+    assert values["help"] == 1.5  # ours over theirs
+    assert values["conditions"] == {"torch": torch.__version__, "threads": 7, "cpu": bench.cpu_name()}
+    text = bench.in_words(found)
+    assert all(key in text for key in bench.GOALS)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_no_threads_is_refused(threads):
+    with pytest.raises(RecipeError, match=f"threads: expected a whole number at least 1, got {threads}"):
+        bench.measure(threads)
+
+
+RATIOS = {
+    "instruments": {"mlp": 1.012, "deep": 1.034, "cnn": 1.056},
+    "tutorial": {"mlp": 20.5, "deep": 8.0, "cnn": 5.0},
+    "data_path": 41.25, "poster": 0.041, "help": 0.02,
+    "conditions": {"torch": "2.8", "threads": 1, "cpu": "a fast one"},
+}  # fmt: skip
+
+
+def test_words_have_every_ratio_and_its_goal():
+    head, empty, *lines = bench.in_words(RATIOS).splitlines()
+    assert head == "torch 2.8, threads 1, cpu a fast one" and empty == ""
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert rows["instruments.mlp"].startswith("1.012 goal <= 1.05 our loop with every instrument")
+    assert rows["instruments.deep"].startswith("1.034 goal <= 1.05")
+    assert rows["instruments.cnn"].startswith("1.056 goal <= 1.1 ")
+    assert rows["data_path"].startswith("41.250 goal >= 15 ")
+    assert rows["help"].startswith("0.020 goal <= 0.05 ")
+    assert rows["poster"].startswith("0.041 goal <= 0.05 ")
+    assert rows["tutorial.mlp"].startswith("20.500 the tutorial way")  # no goal
+    assert len(rows) == 9
+
+
+def test_every_goal_is_one_of_the_ratios():
+    names = {f"{name}.{net}" for name in ("instruments", "tutorial") for net in bench.NETS} | {
+        "data_path",
+        "help",
+        "poster",
+    }
+    assert bench.GOALS.keys() <= names and names >= bench.HIGHER_IS_BETTER

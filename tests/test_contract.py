@@ -1,0 +1,193 @@
+"""The contract that every failure mode keeps: it fails, is called by its name, and its cure cures.
+
+A new file under labkit/failures/ is tested here by being there. See CONTRIBUTING.md for what each demand means.
+"""
+
+import ast
+import dataclasses
+import importlib
+
+import pytest
+from helpers import trained
+
+from labkit.diagnose import PRECEDENCE, diagnose
+from labkit.failures import FAILURES
+from labkit.plots import INSTRUMENTS
+from labkit.recipe import Recipe
+from labkit.study import CLOSE, LEARNED, Study, why_not_cured
+
+SEEDS = (0, 1, 2)
+FACES = [(name, face) for name, mode in FAILURES.items() for face in (None, *mode.faces)]
+FIELDS = {each.name: each.metadata for each in dataclasses.fields(Recipe)}
+modes = pytest.mark.parametrize("name", FAILURES)
+
+
+def played(name: str, seed: int, dataset: str = "mnist", face: str | None = None) -> Study:
+    """As `labkit.study` plays it, with every recipe trained once for all tests."""
+    mode = FAILURES[name]
+    recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
+    runs = {role: trained(recipe) for role, recipe in recipes.items()}
+    return Study(mode=mode, recipes=recipes, diagnoses=diagnose(runs["sick"]), **runs)
+
+
+def assert_contract(study: Study, dataset: str) -> None:
+    assert study.named, f"expected {study.name} first, the diagnosis is {[str(each) for each in study.diagnoses]}"
+    assert study.harm >= study.mode.harm
+    for role in ("healthy", "cured"):
+        run = study.runs[role]
+        assert [str(each) for each in diagnose(run)] == [], f"a false alarm on the {role} run"
+        assert run.accuracy >= LEARNED[dataset], role
+        assert run.facts["stopped"] is None, role
+    assert study.cured.accuracy >= study.healthy.accuracy - CLOSE
+    assert study.is_cured
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("name", "face"), FACES)
+def test_it_fails_is_named_and_is_cured(name, face, seed):
+    assert_contract(played(name, seed, face=face), "mnist")
+
+
+@pytest.mark.parametrize(("name", "face"), FACES)
+def test_it_does_so_on_photographs_too(name, face):
+    assert_contract(played(name, 0, "cifar10", face), "cifar10")
+
+
+def others(attribute: str) -> list:
+    pairs = [(name, words) for name, mode in FAILURES.items() for words in getattr(mode, attribute)]
+    first = {(name, next(iter(mode.cures))) for name, mode in FAILURES.items()}  # proven above, with every seed
+    return [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in pairs if pair not in first]
+
+
+def still_wrong(name: str, recipe: Recipe) -> str:
+    mode = FAILURES[name]
+    setting = mode.setting() | {"seed": 0}
+    recipe = recipe.but(**setting)
+    return why_not_cured(trained(recipe), trained(mode.healthy.but(**setting)), recipe)
+
+
+@pytest.mark.parametrize(("name", "words"), others("cures"))
+def test_every_other_cure_cures(name, words):
+    assert still_wrong(name, FAILURES[name].cures[words]) == ""
+
+
+@pytest.mark.parametrize(("name", "words"), others("false_cures"))
+def test_no_false_cure_cures(name, words):
+    assert still_wrong(name, FAILURES[name].false_cures[words]) != ""
+
+
+# --- what can be checked without training ---------------------------------------------------------
+
+
+def module_of(name: str):
+    return importlib.import_module(f"labkit.failures.{FAILURES[name].topic}.{name}")
+
+
+@modes
+def test_its_file_opens_with_one_sentence_and_closes_with_the_mode(name):
+    module = module_of(name)
+    assert module.__doc__ and "\n" not in module.__doc__.strip() and module.__doc__.endswith(".")
+    with open(module.__file__, encoding="utf-8") as source:
+        last = ast.parse(source.read()).body[-1]
+    assert isinstance(last, ast.Assign) and last.targets[0].id == "failure", "close the file with `failure = ...`"
+
+
+@modes
+def test_its_words_are_there(name):
+    mode = FAILURES[name]
+    for field in ("title", "symptom", "mechanism", "first_check", "remedy"):
+        words = getattr(mode, field)
+        assert words == words.strip() and len(words) > 5, field
+        if field != "title":
+            assert words.endswith("."), f"{field} is a sentence"
+    assert len(mode.reference) > 10 and any(character.isdigit() for character in mode.reference), "say where and when"
+
+
+@modes
+def test_its_title_is_for_people_and_its_name_is_the_fault(name):
+    mode = FAILURES[name]
+    assert mode.title != name and "_" not in mode.title
+    assert name.isidentifier() and name == name.lower()
+    fixes = {
+        "use",
+        "add",
+        "fix",
+        "cure",
+        "avoid",
+        "lower",
+        "raise",
+        "clip",
+        "normalise",
+        "reduce",
+        "increase",
+        "prevent",
+    }
+    assert not fixes & set(name.split("_")), "name the fault, never the fix"
+
+
+@modes
+def test_its_topic_has_a_place_in_the_order_of_causes(name):
+    assert FAILURES[name].topic in PRECEDENCE, "give the new topic its place in labkit.diagnose.PRECEDENCE"
+
+
+@modes
+def test_its_sick_recipe_is_the_healthy_one_with_a_change_and_each_cure_changes_the_sick_one(name):
+    mode = FAILURES[name]
+    assert mode.sick.changes_from(mode.healthy)
+    assert mode.cures, "a mode has at least one cure"
+    for words, recipe in (mode.cures | mode.false_cures).items():
+        assert recipe.changes_from(mode.sick), words
+    assert not set(mode.cures) & set(mode.false_cures)
+    assert 0 < mode.harm <= 1
+    assert {recipe.seed for recipe in (mode.healthy, mode.sick, *mode.cures.values())} == {0}
+
+
+@modes
+def test_its_settings_do_not_touch_what_the_sick_recipe_or_a_cure_changes(name):
+    mode = FAILURES[name]
+    changed = set(mode.sick.changes_from(mode.healthy))
+    for recipe in (mode.cures | mode.false_cures).values():
+        changed |= set(recipe.changes_from(mode.sick))
+    for setting in (mode.cifar10, *mode.faces.values()):
+        assert not set(setting) & (changed | {"data", "seed"})
+    for face in mode.faces.values():
+        assert mode.healthy.but(**face) != mode.healthy
+
+
+@modes
+def test_its_knobs_are_entries_of_the_recipe_with_values_it_accepts(name):
+    mode = FAILURES[name]
+    assert len({knob.name for knob in mode.knobs}) == len(mode.knobs) > 0
+    for knob in mode.knobs:
+        assert knob.name in FIELDS, knob
+        assert len(knob.values) >= 2 and len(set(knob.values)) == len(knob.values), knob
+        for value in knob.values:
+            mode.sick.but(**{knob.name: value})  # a bad value raises
+        if knob.log:
+            assert all(value > 0 for value in knob.values), f"{knob} cannot be drawn on a log axis"
+    turned = {knob.name for knob in mode.knobs}
+    assert turned & {entry for recipe in mode.cures.values() for entry in recipe.changes_from(mode.sick)} or any(
+        "known" in FIELDS[entry] for entry in mode.sick.changes_from(mode.healthy)
+    ), "at least one knob leads towards a cure"
+
+
+@modes
+def test_what_it_shows_can_be_drawn(name):
+    assert FAILURES[name].shows in INSTRUMENTS
+
+
+@modes
+def test_its_consequences_are_modes_and_never_itself(name):
+    causes = FAILURES[name].also_causes
+    assert set(causes) <= set(FAILURES) and name not in causes
+    assert not any(name in FAILURES[effect].also_causes for effect in causes), "two modes cannot cause each other"
+
+
+@modes
+def test_its_evidence_leaves_room_for_doubt(name):
+    mode = FAILURES[name]
+    evidence = mode.signature(trained(mode.recipes()["sick"]))
+    assert 0 < evidence.confidence < 1  # instruments see symptoms, never the code
+    assert any(character.isdigit() for character in evidence.seen), "say the number that was seen"
+    assert any(character.isdigit() for character in evidence.usual), "and the usual one"
+    assert 0 <= evidence.onset <= len(trained(mode.recipes()["sick"]))

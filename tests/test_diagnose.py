@@ -1,0 +1,125 @@
+"""Which failures does a run show, in which order, and how is each said?"""
+
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import hand_made, trained
+
+from labkit import failures
+from labkit.diagnose import PRECEDENCE, diagnose
+from labkit.failure_mode import Evidence
+from labkit.failures import FAILURES, UnknownFailure
+
+module = importlib.import_module("labkit.diagnose")
+SOME = FAILURES["learning_rate_too_low"]
+
+
+def mode(name: str, topic: str, onset: int | None, also_causes: tuple[str, ...] = (), **evidence):
+    """A failure mode that always sees itself from this step on, or never."""
+    seen = Evidence(seen="7", usual="1", onset=onset, **evidence) if onset is not None else None
+    return dataclasses.replace(
+        SOME, name=name, topic=topic, title=name.title(), also_causes=also_causes, signature=lambda run: seen
+    )
+
+
+def order(monkeypatch, *modes) -> list[str]:
+    monkeypatch.setattr(module, "FAILURES", {each.name: each for each in modes})
+    return [found.name for found in diagnose(hand_made())]
+
+
+def test_a_healthy_run_shows_nothing(short_run):
+    assert diagnose(hand_made()) == []
+    assert diagnose(short_run) == []
+
+
+def test_only_what_is_seen_is_listed(monkeypatch):
+    assert order(monkeypatch, mode("a", "data", None), mode("b", "data", 3)) == ["b"]
+
+
+def test_what_came_first_is_listed_first(monkeypatch):
+    assert order(monkeypatch, mode("a", "data", 9), mode("b", "generalisation", 2), mode("c", "data", 5)) == [
+        "b",
+        "c",
+        "a",
+    ]
+
+
+def test_at_the_same_step_causes_stand_before_consequences(monkeypatch):
+    backwards = [mode(f"mode {index}", topic, 4) for index, topic in enumerate(reversed(PRECEDENCE))]
+    assert order(monkeypatch, *backwards) == [each.name for each in reversed(backwards)]
+
+
+def test_a_known_consequence_stands_behind_its_cause_even_when_it_was_seen_earlier(monkeypatch):
+    early, cause = mode("early", "numerics", 0), mode("cause", "gradients", 7, also_causes=("early",))
+    assert order(monkeypatch, early, cause) == ["cause", "early"]
+    absent = mode("cause", "gradients", None, also_causes=("early",))
+    other = mode("other", "gradients", 3)
+    assert order(monkeypatch, early, absent, other) == ["early", "other"]
+
+
+def test_a_diagnosis_says_what_was_seen_beside_the_usual_and_what_to_do(monkeypatch):
+    seen = mode("a", "data", 3, place="layer2", confidence=0.7)
+    order(monkeypatch, seen)
+    (found,) = diagnose(hand_made())
+    assert (found.name, found.title, found.onset, found.place, found.confidence) == ("a", "A", 3, "layer2", 0.7)
+    assert found.because == "7 (usual: 1)"
+    assert str(found) == f"A [a], from step 3 in layer2: 7 (usual: 1). {SOME.remedy}"
+
+
+def test_the_silent_death_is_called_by_its_cause():
+    """LR 10 on two layers: a jump, then dead units at chance level for the rest of the run."""
+    sick = FAILURES["learning_rate_too_high"].recipes(face="two_layers")["sick"]
+    run = trained(sick)
+    found = [each.name for each in diagnose(run)]
+    assert found[0] == "learning_rate_too_high" and "dead_relu" in found[1:]
+    assert np.isfinite(run["loss"]).all()
+
+
+def test_the_diagnosis_is_blind():
+    """It must not read the recipe: the same run without one is called the same."""
+    run = trained(FAILURES["learning_rate_too_low"].sick.but(steps=60))
+    foreign = dataclasses.replace(run, recipe={})
+    assert diagnose(foreign) == diagnose(run) != []
+
+
+# --- the catalogue --------------------------------------------------------------------------------
+
+
+def test_an_unknown_failure_suggests_the_nearest():
+    with pytest.raises(UnknownFailure) as caught:
+        FAILURES["learning_rate_to_high"]
+    assert (
+        str(caught.value) == "there is no failure mode 'learning_rate_to_high'. Did you mean 'learning_rate_too_high'?"
+    )
+    with pytest.raises(KeyError, match=r"there is no failure mode 'xyzzy'. Known: dead_relu, fp16_overflow"):
+        FAILURES["xyzzy"]
+
+
+def test_every_file_is_a_mode_of_its_own_name():
+    folder = Path(failures.__file__).parent
+    files = {path.stem: path.parent.name for path in folder.glob("*/*.py") if path.stem != "__init__"}
+    assert {name: each.topic for name, each in FAILURES.items()} == files
+    assert {name: each.name for name, each in FAILURES.items()} == {name: name for name in files}
+
+
+def test_a_new_file_is_found_by_being_there(tmp_path, monkeypatch):
+    (tmp_path / "learning_rate_forgotten.py").write_text(
+        '"""A mode that a contributor dropped in."""\n'
+        "import dataclasses\n"
+        "from labkit.failures.learning_rate import learning_rate_too_low\n"
+        "failure = dataclasses.replace(learning_rate_too_low.failure, title='Learning rate forgotten')\n"
+    )
+    package = importlib.import_module("labkit.failures.learning_rate")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    try:
+        found = failures._discover()
+    finally:
+        sys.modules.pop("labkit.failures.learning_rate.learning_rate_forgotten", None)
+        vars(package).pop("learning_rate_forgotten", None)
+    assert set(found) == {*FAILURES, "learning_rate_forgotten"}
+    new = found["learning_rate_forgotten"]
+    assert (new.name, new.topic, new.title) == ("learning_rate_forgotten", "learning_rate", "Learning rate forgotten")

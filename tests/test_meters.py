@@ -1,0 +1,460 @@
+"""The measuring devices against cases worked out by hand, by autograd, or in float64."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from labkit.meters import (
+    BINS,
+    BLOCK,
+    HISTOGRAM_SAMPLES,
+    LARGE,
+    NEAR_ZERO,
+    SAMPLES,
+    SILENT,
+    ActivationMeter,
+    Probe,
+    WeightMeter,
+    captured,
+    dead_share,
+    entropy,
+    evaluating,
+    histogram,
+    layer_of,
+)
+from labkit.models import AttentionWeights
+
+# --- gradients, weights and updates ---------------------------------------------------------------
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(300, 20), nn.BatchNorm1d(20), nn.Tanh(), nn.Linear(20, 5))
+
+
+@torch.no_grad()
+def measured(model: nn.Module, meter: WeightMeter | None = None) -> dict[str, np.ndarray]:
+    """All traces of one look at the gradients that are there."""
+    meter = meter or WeightMeter(model)
+    return meter.traces([meter.measure(torch.tensor(1.25))])
+
+
+def with_gradients(model: nn.Module, scale: float = 1.0, dtype=torch.float32) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    for weight in model.parameters():
+        weight.grad = (scale * torch.randn(weight.shape, generator=generator)).to(dtype)
+    return model
+
+
+def per_layer(tensors: dict[str, torch.Tensor]) -> list[float]:
+    """Norm of all tensors of a layer together, in float64, layer after layer."""
+    squares: dict[str, float] = {}
+    for name, tensor in tensors.items():
+        layer = name.rpartition(".")[0]
+        squares[layer] = squares.get(layer, 0.0) + tensor.detach().double().square().sum().item()
+    return [math.sqrt(square) for square in squares.values()]
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+def test_norms_against_autograd():
+    model = net()
+    cross_entropy(model(torch.randn(40, 300)), torch.randint(5, (40,))).backward()
+    found = measured(model)
+    assert found["grad_norm"][0] == pytest.approx(per_layer(gradients(model)), rel=1e-5)
+    everything = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    assert found["grad_norm_total"][0] == pytest.approx(everything.double().norm().item(), rel=1e-5)
+    assert found["weight_norm"][0] == pytest.approx(per_layer(dict(model.named_parameters())), rel=1e-5)
+    assert found["loss"].tolist() == [1.25]
+
+
+def test_layers_and_parameters_are_in_forward_order():
+    meter = WeightMeter(net())
+    assert meter.layers == ("0", "1", "3")
+    assert meter.names == ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+    assert meter.matrices == ["0", "3"]
+    assert layer_of("block2.layer1.weight") == "block2.layer1"
+    assert layer_of("position") == "position"
+
+
+def assert_spread_is_right(model: nn.Module, rel: float = 1e-4) -> None:
+    found = measured(model)
+    for index, (name, weight) in enumerate(model.named_parameters()):
+        gradient = weight.grad.double()
+        size = gradient.abs().max().item()
+        truth = {
+            "grad_mean": gradient.mean().item(),
+            "grad_std": gradient.std(correction=0).item(),
+            "grad_min": gradient.min().item(),
+            "grad_max": gradient.max().item(),
+            "grad_near_zero": (gradient.abs() < NEAR_ZERO).double().mean().item(),
+        }
+        for trace, value in truth.items():
+            assert found[trace][0, index] == pytest.approx(value, rel=rel, abs=1e-7 * size), (name, trace)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-9, 1.0, 1e22])
+def test_spread_of_each_gradient(scale):
+    assert_spread_is_right(with_gradients(net(), scale))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_spread_of_sixteen_bit_gradients(dtype):
+    assert_spread_is_right(with_gradients(net().to(dtype), dtype=dtype))
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-5, 1e-3, 0.05, 0.2])
+def test_spread_of_nearly_equal_gradients(spread):
+    """One pass gives 2e-4 where the truth is 0: symmetric weights would not be seen to be symmetric."""
+    model = net()
+    for weight in model.parameters():
+        weight.grad = 0.3 * (1 + spread * torch.randn(weight.shape))
+    found = measured(model)["grad_std"][0]
+    truth = [weight.grad.double().std(correction=0).item() for weight in model.parameters()]
+    assert found == pytest.approx(truth, rel=1e-3, abs=1e-12)
+
+
+def test_near_zero_counts_exactly_the_entries_below_its_limit():
+    model = nn.Linear(10, 10, bias=False)
+    model.weight.grad = torch.full((10, 10), 1.0)
+    model.weight.grad.view(-1)[:7] = torch.tensor([0, 0.99, -0.99, 1.01, -1.01, 1e-20, -1e-30]) * NEAR_ZERO
+    assert measured(model)["grad_near_zero"].tolist() == [[pytest.approx(5 / 100)]]
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e22])
+def test_norms_of_tiny_and_huge_gradients_and_weights(scale):
+    model = with_gradients(net(), scale)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(scale)
+    found = measured(model)
+    assert found["grad_norm"][0] == pytest.approx(per_layer(gradients(model)), rel=1e-5, abs=0)
+    assert found["weight_norm"][0] == pytest.approx(per_layer(dict(model.named_parameters())), rel=1e-5, abs=0)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_layer_that_is_not_finite_does_not_hide_the_others(bad):
+    model = with_gradients(net())
+    expected = measured(model)
+    model[3].weight.grad[2, 3] = bad
+    found = measured(model)
+    assert np.isfinite(found["grad_norm"][0]).tolist() == [True, True, False]
+    assert found["grad_norm"][0, :2] == pytest.approx(expected["grad_norm"][0, :2])
+    assert np.isfinite(found["grad_mean"][0]).tolist() == [True, True, True, True, False, True]
+    assert found["weight_norm"] == pytest.approx(expected["weight_norm"])
+    assert not np.isfinite(found["grad_norm_total"][0])
+
+
+def test_updates_are_what_the_weights_did_between_two_looks():
+    model = with_gradients(net())
+    meter, rows, snapshots = WeightMeter(model), [], []
+    with torch.no_grad():
+        for size in (0.1, 0.02, 1e-24, 0.5):
+            rows.append(meter.measure(torch.tensor(0.0)))
+            snapshots.append({name: weight.clone() for name, weight in model.named_parameters()})
+            for weight in model.parameters():
+                weight.add_(size * torch.randn(weight.shape))
+    snapshots.append(dict(model.named_parameters()))
+    found = meter.traces(rows)
+    for step in range(4):
+        before, after = snapshots[step], snapshots[step + 1]
+        moved = per_layer({name: after[name].double() - before[name].double() for name in before})
+        assert found["update_norm"][step] == pytest.approx(moved, rel=1e-5)
+        assert found["weight_norm"][step] == pytest.approx(per_layer(before), rel=1e-5)
+        assert found["update_ratio"][step] == pytest.approx(np.array(moved) / per_layer(before), rel=1e-5)
+
+
+def test_an_update_of_weights_that_are_all_zero_is_a_number():
+    model = nn.Linear(3, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    meter = WeightMeter(with_gradients(model))
+    with torch.no_grad():
+        row = meter.measure(torch.tensor(0.0))
+        model.weight.add_(1e-3)
+    assert np.isfinite(meter.traces([row])["update_ratio"]).all()
+
+
+def test_a_frozen_parameter_has_no_gradient_and_is_named():
+    model = with_gradients(net())
+    model[0].weight.requires_grad_(False).grad = None
+    meter = WeightMeter(model)
+    found = measured(model, meter)
+    assert meter.without_gradient == {"0.weight"}
+    assert found["grad_norm"][0, 0] == pytest.approx(model[0].bias.grad.norm().item(), rel=1e-5)
+    assert found["grad_near_zero"][0, 0] == 1
+    assert [found[name][0, 0] for name in ("grad_mean", "grad_std", "grad_min", "grad_max")] == [0, 0, 0, 0]
+
+
+def test_a_scalar_parameter_is_measured_too():
+    model = nn.ParameterDict({"scale": nn.Parameter(torch.tensor(3.0))})
+    model["scale"].grad = torch.tensor(-2.0)
+    found = measured(model)
+    assert [found[name][0, 0] for name in ("grad_norm", "weight_norm", "grad_mean")] == [2, 3, -2]
+    assert found["grad_std"][0, 0] == 0
+
+
+def test_no_look_gives_empty_traces_of_the_right_width():
+    found = WeightMeter(net()).traces([])
+    assert found["grad_norm"].shape == (0, 3) and found["grad_mean"].shape == (0, 6) and found["loss"].shape == (0,)
+
+
+# --- activations ----------------------------------------------------------------------------------
+
+
+class Told(nn.Module):
+    """A net whose activations are told: `layers` by name, their values by `forward`."""
+
+    def __init__(self, **layers: nn.Module):
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
+def activations(model: nn.Module, *batches: torch.Tensor) -> dict[str, np.ndarray]:
+    meter = ActivationMeter(model)
+    meter.attach()
+    for batch in batches:
+        model(batch)
+        meter.keep()
+    meter.detach()
+    return meter.traces()
+
+
+def test_activations_against_the_definition():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 50), nn.ReLU(), nn.Linear(50, 40), nn.Sigmoid())
+    batch = torch.randn(100, 30)
+    found = activations(model, batch)
+    part = batch[:SAMPLES]
+    values = [part, model[:2](part), model(part), model(part)]  # inputs, relu, sigmoid, outputs
+    assert found["activation_mean"][0] == pytest.approx([value.mean().item() for value in values], rel=1e-5)
+    stds = [value.double().std(correction=0).item() for value in values]
+    assert found["activation_std"][0] == pytest.approx(stds, rel=1e-5)
+
+
+def test_every_step_is_measured_whatever_the_number_of_steps():
+    for steps in (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3):
+        found = activations(Told(relu=nn.ReLU()), *(torch.full((4, 3), float(step)) for step in range(steps)))
+        assert found["activation_mean"][:, 1].tolist() == list(range(steps))
+
+
+def test_batches_may_change_their_size_on_the_way():
+    sizes = [4, 4, 2, 2, 4, 300]
+    found = activations(Told(relu=nn.ReLU()), *(torch.full((size, 3), float(size)) for size in sizes))
+    assert found["activation_mean"][:, 0].tolist() == sizes
+
+
+@pytest.mark.parametrize("units", [7, 64, 784, 5000])
+def test_the_spread_of_a_collapsed_sigmoid_layer(units):
+    """Values of 0.7310586 that differ by 1e-7: one pass was wrong by 4500x, a rounded mean by 1.5x."""
+    torch.manual_seed(0)
+    wanted = 0.7310586 + 1e-7 * torch.randn(SAMPLES, units, dtype=torch.float64)
+    found = activations(Told(sigmoid=nn.Sigmoid()), torch.logit(wanted).float())
+    truth = torch.sigmoid(torch.logit(wanted).float()).double().std(correction=0).item()
+    assert 5e-8 < truth < 3e-7
+    assert found["activation_std"][0, 1] == pytest.approx(truth, rel=0.02)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e22])
+def test_tiny_and_huge_activations(scale):
+    torch.manual_seed(0)
+    batch = scale * (3 + torch.randn(SAMPLES, 40))
+    found = activations(Told(relu=nn.LeakyReLU(1.0)), batch)
+    assert found["activation_mean"][0] == pytest.approx([batch.mean().item()] * 3, rel=1e-5, abs=0)
+    assert found["activation_std"][0] == pytest.approx([batch.double().std(correction=0).item()] * 3, rel=1e-5, abs=0)
+
+
+def test_an_activation_that_is_not_finite_does_not_hide_the_others():
+    class Overflow(nn.ReLU):
+        def forward(self, x):
+            return super().forward(x) / 0
+
+    found = activations(Told(one=nn.Tanh(), two=Overflow()), torch.ones(4, 3))
+    assert np.isfinite(found["activation_mean"][0]).tolist() == [True, True, False, False]
+    assert np.isfinite(found["activation_std"][0]).tolist() == [True, True, False, False]
+    assert found["activation_mean"][0, 1] == pytest.approx(math.tanh(1), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "values", "share"),
+    [
+        (nn.Sigmoid(), [-4, -3, 0, 3, 4, 5], 3 / 6),  # sigmoid(3) = 0.953, sigmoid(4) = 0.982
+        (nn.Tanh(), [-3, -2, 0, 1, 2, 3], 2 / 6),  # tanh(2) = 0.964, tanh(3) = 0.995
+        (nn.Hardtanh(), [-3, -0.98, -0.96, 0.96, 0.98, 3], 4 / 6),
+    ],
+)
+def test_saturated_is_beyond_097_of_the_range(layer, values, share):
+    found = activations(Told(layer=layer), torch.tensor(values, dtype=torch.float32)[:, None])
+    assert found["activation_saturated"][0, 1] == pytest.approx(share)
+    assert np.isnan(found["activation_saturated"][0, [0, 2]]).all()  # inputs and outputs do not saturate
+
+
+def test_what_cannot_saturate_is_not_said_to_be_unsaturated():
+    found = activations(Told(relu=nn.ReLU(), tanh=nn.Tanh()), torch.full((4, 3), 100.0))
+    assert np.isnan(found["activation_saturated"][0, 1]) and found["activation_saturated"][0, 2] == 1
+
+
+def test_large_activations_are_measured_alike():
+    torch.manual_seed(0)
+    batch = torch.randn(LARGE // 500, 600)
+    assert batch.numel() > LARGE
+    found = activations(Told(tanh=nn.Tanh()), batch)
+    assert found["activation_mean"][0, 1] == pytest.approx(torch.tanh(batch[:SAMPLES]).mean().item(), rel=1e-4)
+
+
+def test_a_recurrent_layer_shows_its_states():
+    torch.manual_seed(0)
+    layer = nn.RNN(5, 7, batch_first=True)
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = layer
+
+        def forward(self, x):
+            return self.rnn(x)[0][:, -1]
+
+    batch = torch.randn(3, 4, 5)
+    found = activations(Reader(), batch)
+    assert found["activation_mean"][0, 1] == pytest.approx(layer(batch)[0].mean().item(), rel=1e-4)
+
+
+def test_no_hook_is_left_behind_and_nothing_is_held():
+    model = net()
+    meter = ActivationMeter(model)
+    meter.attach()
+    model(torch.randn(4, 300))
+    assert meter.latest
+    meter.detach()
+    assert not meter.latest
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+# --- the probe ------------------------------------------------------------------------------------
+
+
+def test_dead_is_silent_on_every_sample():
+    values = torch.tensor([[0.0, 0.0, SILENT / 2, 1.0], [0.0, 2.0, -SILENT / 2, 2 * SILENT]])
+    assert dead_share(values).item() == pytest.approx(2 / 4)
+    assert dead_share(torch.full((3, 4), -1.0)).item() == 0  # negative is not silent: leaky ReLU
+
+
+def test_dead_channels_of_pictures_and_features_of_tokens():
+    pictures = torch.zeros(5, 4, 3, 3)
+    pictures[2, 1, 0, 2] = 1  # one pixel of one image keeps its channel alive
+    assert dead_share(pictures).item() == pytest.approx(3 / 4)
+    tokens = torch.zeros(5, 16, 8)
+    tokens[1, 3, :2] = 1
+    assert dead_share(tokens).item() == pytest.approx(6 / 8)
+
+
+def test_a_histogram_counts_every_value_between_its_extremes():
+    values = torch.randn(100, 30)
+    counts, (low, high) = histogram(values)
+    assert counts.sum() == 3000
+    assert (low, high) == (values.min(), values.max())
+    expected, _ = np.histogram(values.numpy(), bins=BINS, range=(low.item(), high.item()))
+    assert np.abs(counts.numpy() - expected).sum() <= 4  # a value on an edge may fall to either side
+
+
+def test_a_histogram_by_hand():
+    counts, limits = histogram(torch.tensor([0.0, 1.0, 1.0, 31.5, 32.0]))
+    assert limits.tolist() == [0, 32]
+    assert {index: int(count) for index, count in enumerate(counts) if count} == {0: 1, 1: 2, 31: 2}
+
+
+@pytest.mark.parametrize("values", [[5.0, 5.0, 5.0], [1.0, math.nan, 2.0], [1.0, math.inf, 2.0]])
+def test_a_histogram_of_odd_values_still_counts_them(values):
+    assert histogram(torch.tensor(values))[0].sum() == 3
+
+
+def test_entropy_of_attention():
+    uniform = torch.full((2, 3, 16, 16), 1 / 16)
+    torch.testing.assert_close(entropy(uniform), torch.full((3,), math.log(16)))
+    one_hot = torch.eye(16).expand(2, 3, 16, 16)
+    torch.testing.assert_close(entropy(one_hot), torch.zeros(3))
+    both = torch.cat([uniform[:, :1], one_hot[:, :1]], dim=1)
+    torch.testing.assert_close(entropy(both), torch.tensor([math.log(16), 0.0]))
+
+
+class LittleNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.relu = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()
+        self.dropout, self.last = nn.Dropout(0.5), nn.Linear(8, 3)
+        self.attention = AttentionWeights()
+
+    def forward(self, x):
+        tokens = x.view(len(x), 1, 3, 2)
+        self.attention(tokens, tokens)
+        return self.last(self.dropout(self.relu(self.norm(self.first(x)))))
+
+
+def probed(count: int = 100):
+    torch.manual_seed(1)
+    model, x, y = LittleNet(), torch.randn(count, 6), torch.randint(3, (count,))
+    return model, x, y, Probe(model, cross_entropy, x, y)
+
+
+def test_the_probe_against_the_definition():
+    model, x, y, probe = probed()
+    found = probe.examine()
+    model.eval()
+    outputs = model(x)
+    assert found["probe_loss"].item() == pytest.approx(cross_entropy(outputs, y).item())
+    assert found["probe_accuracy"].item() == pytest.approx((outputs.argmax(1) == y).float().mean().item())
+    losses = cross_entropy(outputs, y, reduction="none")[:HISTOGRAM_SAMPLES]
+    assert found["sample_loss_variance"].item() == pytest.approx(losses.var().item(), rel=1e-4)
+    hidden = model.relu(model.norm(model.first(x)))
+    assert found["dead"][1].item() == dead_share(hidden).item()
+    assert found["dead"].isnan().tolist() == [True, False, True]  # inputs and outputs are not units
+    for index, values in enumerate((x, hidden, outputs)):
+        counts, limits = histogram(values[:HISTOGRAM_SAMPLES])
+        assert torch.equal(found["histogram"][index], counts)
+        assert torch.equal(found["histogram_range"][index], limits)
+    assert probe.heads == ("attention.0",)
+    tokens = x.view(-1, 1, 3, 2)
+    torch.testing.assert_close(found["attention_entropy"], entropy(model.attention(tokens, tokens)))
+
+
+def test_the_probe_changes_nothing():
+    model, _, _, probe = probed()
+    model.train()
+    model.dropout.eval()  # somebody's own choice
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    weights = [weight.clone() for weight in model.parameters()]
+    state = torch.get_rng_state()
+    probe.examine()
+    assert {name for name, module in model.named_modules() if not module.training} == {"dropout"}
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in model.named_buffers())
+    assert all(torch.equal(*pair) for pair in zip(weights, model.parameters(), strict=True))
+    assert all(weight.grad is None for weight in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_probe_of_numbers_instead_of_classes_has_no_accuracy():
+    model, x = nn.Linear(6, 1), torch.randn(10, 6)
+    found = Probe(model, nn.functional.mse_loss, x, torch.randn(10, 1)).examine()
+    assert "probe_accuracy" not in found and found["probe_loss"].item() > 0
+
+
+def test_modes_and_hooks_are_put_back_after_an_error():
+    model = LittleNet().train()
+    with pytest.raises(ZeroDivisionError), evaluating(model), captured({"relu": model.relu}):
+        assert not model.relu.training and model.relu._forward_hooks
+        raise ZeroDivisionError
+    assert all(module.training for module in model.modules())
+    assert not model.relu._forward_hooks

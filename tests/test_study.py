@@ -1,0 +1,173 @@
+"""One mode played out, and whether a recipe cures: by behaviour, with the reason in words."""
+
+import dataclasses
+import importlib
+
+import pytest
+from helpers import hand_made, trained
+
+from labkit.failures import FAILURES, UnknownFailure
+from labkit.recipe import Recipe
+from labkit.study import CLOSE, LEARNED, Study, is_cured, study, why_not_cured
+
+module = importlib.import_module("labkit.study")
+LOW = FAILURES["learning_rate_too_low"]
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[Recipe]:
+    """The recipes that were trained; each is really trained once for all tests."""
+    asked = []
+
+    def train(recipe, **_):
+        asked.append(recipe)
+        return trained(recipe)
+
+    monkeypatch.setattr(module, "train", train)
+    return asked
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """learning_rate_too_low in ten steps."""
+    short = {"steps": 10, "samples": 256, "evaluate_every": 5}
+    mode = dataclasses.replace(
+        LOW,
+        healthy=LOW.healthy.but(**short),
+        sick=LOW.sick.but(**short),
+        cures={words: recipe.but(**short) for words, recipe in LOW.cures.items()},
+    )
+    monkeypatch.setattr(module, "FAILURES", {mode.name: mode})
+    return mode
+
+
+def test_a_cure_that_is_the_healthy_twin_is_not_trained_again(calls, quick):
+    found = study(LOW.name)
+    assert calls == [quick.healthy, quick.sick]
+    assert found.cured is found.healthy and found.sick is not found.healthy
+
+
+def test_a_study_holds_the_three_runs_and_the_diagnosis(calls, quick):
+    found = study(LOW.name)
+    assert found.name == LOW.name and list(found.runs) == ["healthy", "sick", "cured"]
+    assert [each.name for each in found.diagnoses] == [LOW.name] and found.named
+    assert found.recipes["sick"].changes_from(found.recipes["healthy"]) == {"lr": (0.1, 1e-6)}
+
+
+def test_changes_are_made_to_the_sick_recipe_alone(calls, quick):
+    found = study(LOW.name, changes={"lr": 0.05})
+    assert {role: recipe.lr for role, recipe in found.recipes.items()} == {"healthy": 0.1, "sick": 0.05, "cured": 0.1}
+    assert not found.named
+
+
+def test_seed_and_data_set_go_to_all_three(calls, quick):
+    found = study(LOW.name, 3, "cifar10")
+    settings = {(each.seed, each.data.__name__, each.momentum) for each in found.recipes.values()}
+    assert settings == {(3, "cifar10", 0.0)}
+    assert found.sick.recipe["seed"] == 3
+
+
+def test_options_go_to_the_training(monkeypatch, quick):
+    seen = []
+    monkeypatch.setattr(module, "train", lambda recipe, **options: seen.append(options) or trained(recipe))
+    study(LOW.name, progress=False)
+    is_cured(LOW.name, quick.sick, progress=False)
+    assert seen == [{"progress": False}] * 4
+
+
+def test_an_interrupted_study_ends(monkeypatch, quick):
+    monkeypatch.setattr(module, "train", lambda recipe: hand_made(facts={"stopped": "interrupted"}))
+    with pytest.raises(KeyboardInterrupt):
+        study(LOW.name)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    for ask in (lambda: study("vanishing_gradient"), lambda: is_cured("vanishing_gradient", Recipe())):
+        with pytest.raises(UnknownFailure, match="Did you mean 'vanishing_gradients'"):
+            ask()
+
+
+@pytest.mark.parametrize(("healthy", "sick", "harm"), [(0.9, 0.1, 1), (0.9, 0.9, 0), (0.9, 0.5, 0.5), (0.9, 0.02, 1.1)])
+def test_harm_is_the_share_of_what_was_learned_above_chance(healthy, sick, harm):
+    runs = {role: hand_made(val_accuracy=value) for role, value in (("healthy", healthy), ("sick", sick))}
+    found = Study(mode=LOW, recipes=LOW.recipes(), cured=runs["healthy"], diagnoses=[], **runs)
+    assert found.harm == pytest.approx(harm)
+    assert not found.named
+
+
+# --- is it cured? ---------------------------------------------------------------------------------
+
+
+def verdict(accuracy: float = 0.93, twin: float = 0.94, recipe: Recipe | None = None, **changes) -> str:
+    healthy = hand_made(val_accuracy=twin)
+    return why_not_cured(hand_made(val_accuracy=accuracy, **changes), healthy, recipe or Recipe())
+
+
+def test_as_good_as_the_twin_and_clean_is_cured():
+    assert verdict() == ""
+    assert verdict(accuracy=0.99, twin=0.9) == ""
+
+
+def test_two_points_below_the_twin_are_too_many():
+    assert verdict(accuracy=0.94 - CLOSE + 0.001) == ""
+    assert verdict(accuracy=0.94 - CLOSE - 0.001) == "not yet: validation accuracy 91.9%, the healthy twin has 94.0%"
+
+
+@pytest.mark.parametrize("dataset", LEARNED)
+def test_a_run_has_to_learn_something(dataset):
+    recipe, enough = Recipe(data=dataset), LEARNED[dataset]
+    assert verdict(accuracy=enough + 0.001, twin=0.1, recipe=recipe) == ""
+    words = verdict(accuracy=enough - 0.001, twin=0.1, recipe=recipe)
+    assert words == f"not yet: validation accuracy {enough - 0.001:.1%}, expected at least {enough:.0%}"
+
+
+def test_a_failure_that_still_shows_is_named_with_its_evidence():
+    words = verdict(update_ratio=1e-6, probe_loss=2.3)
+    assert words.startswith(
+        "not yet: the run still shows learning rate too low: a step changes no layer by more than 1e-06"
+    )
+    assert "(usual: updates of 0.001 to 0.03 of a layer)" in words
+
+
+def test_a_run_that_was_stopped_is_no_proof():
+    assert verdict(facts={"stopped": "interrupted"}) == "not yet: the run ended after 40 of 40 steps (interrupted)"
+
+
+def test_a_run_that_was_never_validated_is_no_proof():
+    run = hand_made()
+    del run.traces["val_accuracy"]
+    words = why_not_cured(run, hand_made(), Recipe())
+    assert words == "not yet: the run was never validated; leave evaluate_every at None"
+
+
+def test_the_cure_is_a_cure(calls):
+    found = is_cured(LOW.name, LOW.recipes()["cured"])
+    assert found and found.cured
+    assert found.why.startswith("cured: 9") and "the healthy twin has 9" in found.why
+    assert found.run.accuracy > LEARNED["mnist"]
+
+
+def test_the_sick_recipe_is_not(calls):
+    found = is_cured(LOW.name, LOW.sick)
+    assert not found
+    assert found.why.startswith("not yet: the run still shows learning rate too low")
+
+
+def test_a_false_cure_is_not(calls):
+    (recipe,) = LOW.false_cures.values()
+    found = is_cured(LOW.name, recipe)
+    assert not found and found.why.startswith("not yet:")
+
+
+def test_the_twin_has_the_data_set_the_seed_and_the_setting_of_the_recipe(calls, quick):
+    recipe = quick.sick.but(data="cifar10", seed=4)
+    is_cured(LOW.name, recipe)
+    assert calls == [recipe, quick.healthy.but(data="cifar10", seed=4, momentum=0.0)]
+
+
+def test_a_data_set_of_ones_own_keeps_the_healthy_recipe(calls, quick):
+    def my_data(recipe):
+        return Recipe().data(recipe)
+
+    is_cured(LOW.name, quick.sick.but(data=my_data))
+    assert calls[1] == quick.healthy.but(data=my_data)
