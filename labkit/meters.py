@@ -5,6 +5,8 @@ and the device too: results stay tensors until the end, so that a GPU never wait
 """
 
 import contextlib
+import itertools
+import math
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from labkit.models import AttentionWeights
 from labkit.segments import Segments
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
-SAMPLES = 16  # images of each batch in the activation statistics; the whole batch would cost more than it tells
+SAMPLES = 8  # images of each batch in the activation statistics; the whole batch would cost more than it tells
 BLOCK = 16  # steps whose activations are measured in one go
 LARGE = 65_536  # entries; of a larger activation a slice is copied at once: holding it makes later steps fault pages
 SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
@@ -27,7 +29,7 @@ ACTIVATIONS = (
     nn.Sigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.RNN,
 )  # fmt: skip
 # Norms in float32 can be trusted between these: smaller entries square to 0, larger ones to infinity.
-SMALL, BIG = 1e-12, 1e18
+SMALL, BIG = 1e-15, 1e18
 
 
 class WeightMeter:
@@ -68,13 +70,16 @@ class WeightMeter:
         totals[:3].sqrt_()
         on_cpu = self.device.type == "cpu"  # float64 costs a GPU less than to wait for an answer
         values = totals[:4].tolist() if on_cpu else None
-        if not on_cpu or out_of_range(values[:3]):
+        if not on_cpu or not all(map(math.isfinite, itertools.chain(*values))):
             totals = held.sums(self.rows, apart=True)
             totals[:3] = held.norms(safe=True)
+        else:
+            for copy, index in out_of_range(values[:3]):
+                totals[copy, index] = held.views[copy][index].double().norm()
         if not on_cpu or nearly_equal(values[0], values[3], self.counts):
             self.spreads[self.looks] = _exact_deviation(held, gradient[None])[1][0]
         self.looks += 1
-        return torch.cat([loss.detach().float().reshape(1), totals.view(-1), *held.extremes(0)])
+        return torch.cat([loss.detach().float().reshape(1), totals.view(-1), held.extremes(0)])
 
     def _gradients(self) -> list[torch.Tensor]:
         gradients = [weight.grad for weight in self.weights]
@@ -131,9 +136,10 @@ class WeightMeter:
         return np.sqrt(squares)
 
 
-def out_of_range(norms: list[list[float]]) -> bool:
-    """Is any norm so small or so large that float32 squares cannot be trusted, or not finite?"""
-    return not all(SMALL < value < BIG for line in norms for value in line)
+def out_of_range(norms: list[list[float]]) -> list[tuple[int, int]]:
+    """Which norms are so small or so large that float32 squares cannot be trusted?"""
+    cells = ((copy, index, value) for copy, line in enumerate(norms) for index, value in enumerate(line))
+    return [(copy, index) for copy, index, value in cells if not SMALL < value < BIG]
 
 
 def nearly_equal(norms: list[float], sums: list[float], counts: list[float]) -> bool:

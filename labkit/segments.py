@@ -62,7 +62,7 @@ class Segments:
         buffer = self.wide(self.buffer) if safe else self.buffer
         return self.sums(torch.linalg.vector_norm(buffer, dim=-1).square(), apart=safe).sqrt().float()
 
-    def extremes(self, copy: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Smallest and largest entry of every tensor of one copy."""
-        pairs = [torch.aminmax(view) for view in self.views[copy]]
-        return torch.stack([pair.min for pair in pairs]), torch.stack([pair.max for pair in pairs])
+    def extremes(self, copy: int) -> torch.Tensor:
+        """The smallest entry of every tensor of one copy, then the largest of every one."""
+        lows, highs = zip(*(torch.aminmax(view) for view in self.views[copy]), strict=True)
+        return torch.stack([*lows, *highs])
