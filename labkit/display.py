@@ -57,4 +57,5 @@ def _picture(figure: Figure, alternative: str) -> str:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100)
     data = base64.b64encode(stream.getvalue()).decode()
-    return f'<img alt="{html.escape(alternative, quote=True)}" src="data:image/png;base64,{data}">'
+    words = html.escape(alternative, quote=True)
+    return f'<img alt="{words}" style="max-width: 100%" src="data:image/png;base64,{data}">'

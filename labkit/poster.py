@@ -146,8 +146,8 @@ def _tables_page(studies: list[Study], paper: str, number: int, provenance: str)
     box = Box(MARGIN, MARGIN + HEADER, sheet.width - 2 * MARGIN, sheet.height - MARGIN - HEADER - FOOTER - MARGIN)
     above = box.height * 0.42
     pairs = [
-        (FAILURES[pair.one].title, FAILURES[pair.other].title, f"{pair.difference:.1%}", pair.instrument or "no instrument",
-         *(f"{value:.2g}" for value in pair.readings))
+        (FAILURES[pair.one].title, FAILURES[pair.other].title, f"{pair.difference:.1%}",
+         pair.instrument or "no instrument", *(f"{value:.2g}" for value in pair.readings))
         for pair in atlas.look_alikes(studies)
     ]  # fmt: skip
     heads = ("failure", "looks like", "losses differ by", "told apart by", "first", "second")

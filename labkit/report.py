@@ -1,6 +1,7 @@
 """A study in words: for the terminal, and as plain values for a program."""
 
 import dataclasses
+import shutil
 import textwrap
 
 from labkit.failure_mode import FailureMode
@@ -122,7 +123,8 @@ def _changed(recipe: Recipe, other: Recipe) -> dict:
 
 
 def _row(label: str, text: str) -> str:
-    return textwrap.fill(text, 100, initial_indent=f"{label:12}", subsequent_indent=" " * 12)
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    return textwrap.fill(text, width, initial_indent=f"{label:12}", subsequent_indent=" " * 12)
 
 
 def _short(value) -> str:

@@ -170,6 +170,7 @@ def found(short, monkeypatch) -> dict:
     started, threads = [], []
     monkeypatch.setattr(bench, "NETS", {name: net.but(width=8, samples=256) for name, net in bench.NETS.items()})
     monkeypatch.setattr(bench, "HEADLINES", ("learning_rate_too_high",))
+    monkeypatch.setattr(bench, "validate_like_a_tutorial", lambda *_: None)  # it takes a second each time
     monkeypatch.setattr(bench, "start", lambda *words: started.append(words) or (lambda: float(len(words))))
     monkeypatch.setattr(bench, "compare", lambda one, other, rounds=1: round(one() / other(), 3))
     monkeypatch.setattr(torch, "set_num_threads", threads.append)

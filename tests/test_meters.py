@@ -120,6 +120,18 @@ def test_spread_of_nearly_equal_gradients(spread):
     assert found == pytest.approx(truth, rel=1e-3, abs=1e-12)
 
 
+def test_the_spread_of_each_look_is_kept_apart():
+    model, rows, truth = net(), [], []
+    meter = WeightMeter(model)
+    for spread in (1.0, 1e-4, 1.0, 1e-4):
+        for weight in model.parameters():
+            weight.grad = 0.3 * (1 + spread * torch.randn(weight.shape))
+        with torch.no_grad():
+            rows.append(meter.measure(torch.tensor(0.0)))
+        truth.append([weight.grad.double().std(correction=0).item() for weight in model.parameters()])
+    assert meter.traces(rows)["grad_std"] == pytest.approx(np.array(truth), rel=1e-3)
+
+
 def test_near_zero_counts_exactly_the_entries_below_its_limit():
     model = nn.Linear(10, 10, bias=False)
     model.weight.grad = torch.full((10, 10), 1.0)

@@ -19,9 +19,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE = [Requirement(line) for line in PROJECT["dependencies"]]
-EXTRAS = {
-    extra: [Requirement(line) for line in lines] for extra, lines in PROJECT["optional-dependencies"].items()
-}
+EXTRAS = {extra: [Requirement(line) for line in lines] for extra, lines in PROJECT["optional-dependencies"].items()}
 EVERYTHING = BASE + [requirement for extra in EXTRAS.values() for requirement in extra]
 
 # conda-forge's name where it is not PyPI's.

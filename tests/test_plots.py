@@ -1,6 +1,7 @@
 """Pictures show what the run recorded: the right numbers, told apart, the healthy band, the first NaN."""
 
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_a_study_is_three_labelled_runs_and_a_dictionary_keeps_its_labels(name):
     assert draw(name, given["runs"]).get_legend_handles_labels()[1] == ["first", "second"]
 
 
-@pytest.mark.parametrize("values", [[0], [np.nan], [3e38], [0, 1, np.nan, np.inf, 1e-30, 3e38, -np.inf, -1]], ids=str)
+@pytest.mark.parametrize("values", [[0], [np.nan], [0, 1, np.nan, np.inf, 1e-30, 3e38, -np.inf, -1]], ids=str)
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_whatever_was_recorded_is_drawn_without_a_warning(name, values):
     run = things(name)["run"]
@@ -139,7 +140,7 @@ def test_a_run_that_ended_as_nan_is_drawn_without_a_warning(name):
 
 
 def test_no_pyplot_so_that_no_global_state_is_touched():
-    code = "import sys; import labkit.plots, labkit.poster, labkit.display; print('matplotlib.pyplot' in sys.modules)"
+    code = "import sys; import labkit.plots, labkit.sheet; print('matplotlib.pyplot' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert answer.stdout.strip() == "False", answer.stderr
@@ -282,7 +283,7 @@ def test_compare_takes_every_trace_of_a_run(model):
 
 
 def test_compare_says_which_traces_there_are():
-    with pytest.raises(KeyError, match="no trace 'los'; it has .*loss"):
+    with pytest.raises(KeyError, match=r"no trace 'los'; it has .*loss"):
         plots.compare(hand_made(), "los")
 
 
@@ -355,7 +356,7 @@ def test_bars_by_hand_stand_side_by_side():
     assert bars(ax)["one"] == pytest.approx([2, np.nan, 7], nan_ok=True)
     edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for each in ax.containers for bar in each)
     assert len(edges) == 6
-    assert all(before[1] <= after[0] + 1e-9 for before, after in zip(edges, edges[1:], strict=False))
+    assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(edges))
     for number, (one, other) in enumerate(zip(*ax.containers, strict=True), start=1):
         assert (one.get_x() + other.get_x() + other.get_width()) / 2 == pytest.approx(number)
 

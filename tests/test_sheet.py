@@ -1,6 +1,7 @@
 """A page in millimetres: text wraps as wide as the renderer says, stays in its box, and boxes lie where they should."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_no_line_is_wider_than_its_box_and_none_is_broken_too_early(paper, size,
     sheet.write(Box(20, 20, width, 200), LONG, size, **style)
     assert sheet.texts[-1][0].get_text() == "\n".join(lines)
     assert last(sheet).width <= width
-    for line, following in list(zip(lines, lines[1:], strict=False))[:3]:
+    for line, following in list(itertools.pairwise(lines))[:3]:
         sheet.write(Box(0, 0, 1000, 20), f"{line} {following.split()[0]}", size, **style)
         assert last(sheet).width > 0.96 * width  # one word more would not have fitted
 

@@ -132,6 +132,13 @@ def test_a_fixed_loss_scale_leaves_everything_in_true_units():
     np.testing.assert_array_equal(plain["loss"], scaled["loss"])
 
 
+def test_a_dynamic_loss_scale_leaves_everything_in_true_units():
+    plain, scaled = trained(tiny()), trained(tiny(loss_scale="dynamic"))
+    assert set(scaled["loss_scale"]) == {65536}
+    for name in ("loss", "grad_norm", "grad_norm_total", "grad_max", "update_norm"):
+        assert scaled[name] == pytest.approx(plain[name], rel=1e-3), name
+
+
 def a_millionth(outputs, targets):
     return cross_entropy(outputs, targets) * 1e-7
 
@@ -207,6 +214,22 @@ def test_instruments_leave_unusual_runs_bit_identical(changes):
     assert len(watched_run) == len(bare_run)
     assert watched_run.facts["weights_sha256"] == bare_run.facts["weights_sha256"]
     assert all(torch.equal(seen[name], unseen[name]) or seen[name].isnan().any() for name in seen)
+
+
+def test_the_loop_is_the_one_that_everybody_writes():
+    """Without labkit's loop, the same seeds give the very same weights."""
+    recipe = tiny(dropout=0.3, depth=3)
+    with seeded(recipe.seed):
+        data = recipe.data(recipe)
+        model = models.mlp(recipe, data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(recipe.seed))
+    with seeded(recipe.seed):
+        for batch in order.split(32)[: recipe.steps]:
+            optimizer.zero_grad()
+            cross_entropy(model(data.train.x[batch]), data.train.y[batch]).backward()
+            optimizer.step()
+    assert trained(recipe).facts["weights_sha256"] == fingerprint(model)
 
 
 def test_the_random_numbers_of_the_caller_are_left_alone():
@@ -306,7 +329,7 @@ def test_a_run_that_goes_non_finite_stops_after_a_few_steps(instruments):
     run = train(tiny(lr=1e12, depth=3, steps=60), instruments=instruments, progress=False)
     first = int(np.flatnonzero(~np.isfinite(run["loss"]))[0])
     assert 0 < first < 40
-    assert len(run) == first + PATIENCE
+    assert len(run) == first + PATIENCE <= first + 10
     assert run.facts["stopped"] == "non-finite" and "top_eigenvalue" not in run.facts
     assert run.facts["first_nonfinite"]["step"] <= first
     assert "non-finite from step" in repr(run)

@@ -47,10 +47,7 @@ def test_the_shim_declares_the_missing_operators_and_imports_afresh(tmp_path):
 
 
 def test_a_healthy_torchvision_is_left_alone(tmp_path):
-    code = (
-        "import torch; from labkit import vision; "
-        "print(vision.uses_shim(), hasattr(torch.ops.torchvision, 'nms'))"
-    )
+    code = "import torch; from labkit import vision; print(vision.uses_shim(), hasattr(torch.ops.torchvision, 'nms'))"
     done = run(code, pretend_torchvision(tmp_path, "import torchvision.part"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["part imported", "False False"]
