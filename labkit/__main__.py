@@ -65,8 +65,7 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("action", nargs="?", choices=["download"])
     data.add_argument("name", nargs="?", help="mnist or cifar10")
     command("doctor", check_machine, "check this machine: can the lab run here, and how fast?")
-    bench = command("bench", measure_speed, "measure our speed against plain PyTorch and the tutorial way, as ratios")
-    bench.add_argument("--threads", type=int, default=1, help="torch threads (default 1: steadier on shared machines)")
+    command("bench", measure_speed, "measure our speed against plain PyTorch and the tutorial way, as ratios")
     poster = command("poster", make_poster, "train the headline failures and draw them on one page", json=False)
     poster.add_argument("--out", metavar="FILE", action="append", help=".pdf, .png or .svg; may be given several times")
     poster.add_argument("--modes", metavar="A,B,...", help="these failures instead of the five headline ones")
@@ -149,7 +148,7 @@ def check_machine(options) -> int:
 def measure_speed(options) -> None:
     from labkit import bench
 
-    found = bench.measure(options.threads)
+    found = bench.measure()
     show_json(found) if options.json else print(bench.in_words(found))
 
 

@@ -16,10 +16,9 @@ from tqdm.auto import tqdm
 
 from labkit import data, vision
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
 from labkit.poster import HEADLINES
-from labkit.recipe import COUNT, Recipe
-from labkit.train import Training
+from labkit.recipe import Recipe
+from labkit.train import Training, few_threads
 
 STEPS = 120  # of one timed stretch, after WARM_UP steps that are not timed
 WARM_UP = 20
@@ -43,24 +42,18 @@ GOALS = {
 HIGHER_IS_BETTER = {"data_path", "tutorial.mlp", "tutorial.deep", "tutorial.cnn"}
 
 
-def measure(threads: int = 1) -> dict:
+def measure() -> dict:
     """All ratios, by name; and under which conditions they were measured."""
-    if problem := COUNT.problem(threads):
-        raise RecipeError(f"threads: {problem}")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            tutorial_set = torchvision_mnist(Path(folder))
-            ratios = {"instruments": {}, "tutorial": {}}
-            for name, recipe in tqdm(NETS.items(), desc="instruments", leave=False):
-                ratios["instruments"][name] = compare(ours(recipe), bare(recipe))
-                ratios["tutorial"][name] = compare(tutorial(recipe, tutorial_set), ours(recipe), rounds=3)
-            ratios["poster"] = poster_ratio(Path(folder))
-            ratios["data_path"] = compare(tutorial_batches(tutorial_set), our_batches(), rounds=3)
-        ratios["help"] = compare(start("-m", "labkit", "--help"), start("-c", "import torch"), rounds=5)
-    finally:
-        torch.set_num_threads(before)
+    with few_threads(), tempfile.TemporaryDirectory() as folder:
+        threads = torch.get_num_threads()
+        tutorial_set = torchvision_mnist(Path(folder))
+        ratios = {"instruments": {}, "tutorial": {}}
+        for name, recipe in tqdm(NETS.items(), desc="instruments", leave=False):
+            ratios["instruments"][name] = compare(ours(recipe), bare(recipe))
+            ratios["tutorial"][name] = compare(tutorial(recipe, tutorial_set), ours(recipe), rounds=3)
+        ratios["poster"] = poster_ratio(Path(folder))
+        ratios["data_path"] = compare(tutorial_batches(tutorial_set), our_batches(), rounds=3)
+    ratios["help"] = compare(start("-m", "labkit", "--help"), start("-c", "import torch"), rounds=5)
     return ratios | {"conditions": {"torch": torch.__version__, "threads": threads, "cpu": cpu_name()}}
 
 

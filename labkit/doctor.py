@@ -346,7 +346,7 @@ def check_speed() -> Check:
     work = "; ".join(f"{name}: {in_minutes(count(), speed)}" for name, count in WORK.items())
     found = f"{speed:.0f} steps per second with all instruments; {work}"
     if speed < SLOW:
-        advice = "close other programs, or try with one thread: OMP_NUM_THREADS=1 labkit doctor"
+        advice = "close other programs and try again: labkit doctor"
         return warning(f"{found}; slow for sliders", advice)
     return ok(found)
 

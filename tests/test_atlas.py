@@ -51,6 +51,14 @@ def test_and_never_by_more_than_a_quarter(factor, alike):
     assert not alike or 0 < difference < 0.01
 
 
+def test_typically_is_half_of_the_time():
+    a_third = np.r_[np.full(65, 2.0), np.full(35, 2.4)]  # a fifth apart, on average over five percent
+    assert atlas.loss_difference(flat(), flat(loss=a_third)) == pytest.approx(0)
+    assert atlas.loss_difference(flat(), flat(loss=a_third[::-1])) == pytest.approx(0, abs=0.04)
+    two_thirds = np.r_[np.full(35, 2.0), np.full(65, 2.4)]
+    assert atlas.loss_difference(flat(), flat(loss=two_thirds)) is None
+
+
 @pytest.mark.parametrize(("steps", "alike"), [(49, False), (50, True)])
 def test_under_fifty_steps_in_common_nothing_can_be_said(steps, alike):
     assert (atlas.loss_difference(flat(steps=200), flat(steps=steps)) is not None) == alike

@@ -115,6 +115,9 @@ def test_words_are_escaped():
     page = Page(display.study_html(study))
     assert not page.all("b") and '<b>"bold" & brash</b>' in page.text
     assert '<b>"bold" & brash</b>' in picture(page)
+    odd = dataclasses.replace(study.healthy, facts={"first_nonfinite": {"step": 3, "stage": "<i>loss</i>"}})
+    page = Page(display.run_html(odd))
+    assert not page.all("i") and "(<i>loss</i>)" in page.text
     catalogue = Page(display.catalogue_html(Catalogue({"dead_relu": mode})))
     assert not catalogue.all("script") and "a < b & <script>" in catalogue.text
 

@@ -89,6 +89,14 @@ def test_a_loss_that_is_nan_from_the_start_has_another_cause():
     assert names(hand_made(update_ratio=2.0, loss=losses)) == []
 
 
+@pytest.mark.parametrize(
+    ("run", "seen"),
+    [(jump(ratio=0.2), False), (jump(ratio=1.4), True), (jump(peak=1.5), False), (jump(peak=50.0), True)],
+)
+def test_learning_rate_too_high_on_the_numbers_measured_in_real_runs(run, seen):
+    assert bool(names(run)) == seen
+
+
 # --- learning_rate_too_low ------------------------------------------------------------------------
 
 LOW = constants("learning_rate_too_low")
@@ -128,6 +136,14 @@ def test_learning_rate_too_low_looks_at_the_layer_that_moves_most():
     (found,) = diagnose(hand_made(update_ratio=ratios, probe_loss=losses, val_loss=losses))
     assert (found.onset, found.place) == (0, LAYERS[2])
     assert "3e-06" in found.seen and "2.300 to 2.300" in found.seen
+
+
+@pytest.mark.parametrize(
+    ("run", "seen"),
+    [(flat(ratio=1e-3), False), (flat(ratio=3e-6), True), (flat(gradient=1e-5), False), (flat(gradient=0.4), True)],
+)
+def test_learning_rate_too_low_on_the_numbers_measured_in_real_runs(run, seen):
+    assert bool(names(run)) == seen
 
 
 # --- too_few_samples ------------------------------------------------------------------------------
@@ -175,6 +191,20 @@ def test_too_few_samples_is_not_the_diagnosis_of_a_run_that_went_nan():
     run = turned()
     run.traces["val_loss"][3] = math.nan
     assert names(run) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "seen"),
+    [
+        (turned(lowest=1.5, end=1.5 * 1.4), False),
+        (turned(lowest=1.5, end=1.5 * 2), True),
+        (turned(lowest=0.1, end=0.35, train=0.05), False),
+        (turned(lowest=0.8, end=2.1, train=0.1), True),
+        (turned(accuracy=0.97), False),
+    ],
+)
+def test_too_few_samples_on_the_numbers_measured_in_real_runs(run, seen):
+    assert bool(names(run)) == seen
 
 
 # --- vanishing_gradients --------------------------------------------------------------------------
@@ -227,6 +257,19 @@ def test_vanishing_gradients_says_how_much_each_layer_passes_on():
     assert found.seen == "the gradient of layer1 is 1e-08 of that of layer3: each layer passes on 0.0001"
 
 
+@pytest.mark.parametrize(
+    ("run", "seen"),
+    [
+        (fading(first=0.4), False),
+        (fading(first=1e-5), True),
+        (fading(first=9e-5, last=0.05), False),
+        (fading(first=9e-5, last=3.0), True),
+    ],
+)
+def test_vanishing_gradients_on_the_numbers_measured_in_real_runs(run, seen):
+    assert bool(names(run)) == seen
+
+
 # --- dead_relu ------------------------------------------------------------------------------------
 
 DEAD = constants("dead_relu")
@@ -263,6 +306,11 @@ def test_dead_relu_begins_when_it_stays_dead(shares, onset):
     (found,) = diagnose(dying(*shares))
     assert (found.onset, found.place) == (onset, "relu2")
     assert found.seen == f"{shares[-1]:.0%} of the units of relu2 are silent on every probe image"
+
+
+@pytest.mark.parametrize(("share", "seen"), [(0.39, False), (0.9, True)])
+def test_dead_relu_on_the_numbers_measured_in_real_runs(share, seen):
+    assert bool(names(dying(*[share] * 5))) == seen
 
 
 # --- fp16_overflow --------------------------------------------------------------------------------

@@ -153,6 +153,18 @@ def test_a_card_of_a_run_that_shows_nothing_says_so():
     assert astray(sheet) == []
 
 
+def test_many_changes_stay_on_one_line_in_smaller_type():
+    study = played("learning_rate_too_low")
+    sick = study.recipes["healthy"].but(
+        lr=1e-6, momentum=0.0, weight_decay=0.01, activation="leaky_relu", init="xavier"
+    )
+    many = made_of(study.name, study.recipes | {"sick": sick}, **study.runs)
+    [sheet] = poster.draw([many], paper="a4")
+    [note] = [text for text, _ in sheet.texts if text.get_text() == changes_in_words(sick, study.recipes["healthy"])]
+    assert note.get_fontsize() < 9 * sheet.scale
+    assert astray(sheet) == []
+
+
 def test_the_tree_leads_to_causes_and_the_list_has_ten_points():
     sheet = drawn("a3")[0]
     tree, points = in_card(sheet, 6), in_card(sheet, 7)

@@ -55,7 +55,13 @@ def test_a_study_in_words_has_the_change_the_numbers_the_verdict_and_the_cure(na
         f"what to do {found.prescription}",
     ):
         assert one_line(words) in flowing
-    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("300", 100)])
+def test_lines_are_as_long_as_the_terminal_but_not_longer_than_reads_well(columns, widest, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    for text in (report.mode_in_words(FAILURES["dead_relu"]), report.study_in_words(played("learning_rate_too_high"))):
+        assert widest - 15 < max(map(len, text.splitlines())) <= widest
 
 
 def test_a_run_that_ended_early_says_why():
@@ -76,7 +82,7 @@ def test_consequences_come_after_the_verdict_and_get_no_prescription():
 
 def test_where_nothing_shows_it_says_so():
     calm = made_of("learning_rate_too_low", healthy=hand_made())
-    assert "verdict     no failure shows" in report.study_in_words(calm)
+    assert "verdict no failure shows" in one_line(report.study_in_words(calm))
     assert "diagnosis: no failure shows" in report.heading(calm)
 
 
@@ -85,9 +91,11 @@ def test_whether_the_cure_cures():
     cure = next(iter(study.mode.cures))
     good = with_traces(study.healthy, val_accuracy=0.95)
     cured = made_of(study.name, study.recipes, healthy=good, sick=study.sick)
-    assert f"{cure}: cures (95.0%, healthy 95.0%)" in report.study_in_words(cured)
+    assert f"{cure}: cures (95.0%, healthy 95.0%)" in one_line(report.study_in_words(cured))
     still_sick = made_of(study.name, study.recipes, healthy=good, cured=study.sick)
-    assert f"{cure}: does not cure ({study.sick.accuracy:.1%}, healthy 95.0%)" in report.study_in_words(still_sick)
+    assert f"{cure}: does not cure ({study.sick.accuracy:.1%}, healthy 95.0%)" in one_line(
+        report.study_in_words(still_sick)
+    )
 
 
 def test_the_heading_is_one_line():

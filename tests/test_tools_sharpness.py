@@ -60,10 +60,23 @@ def test_the_top_eigenvalue_of_a_small_net_against_its_whole_hessian():
 
 def test_frozen_and_unused_weights_have_no_part_in_it():
     model = Quadratic(9.0, 2.0, 1.0)
-    model.unused = nn.Linear(3, 3)
-    assert top_eigenvalue(model, itself, None, None, iterations=40) == pytest.approx(9, rel=1e-3)
+    around = nn.ModuleDict({"before": nn.Linear(3, 3), "model": model, "after": nn.Linear(3, 3)})
+    around.forward = model.forward
+    assert top_eigenvalue(around, itself, None, None, iterations=40) == pytest.approx(9, rel=1e-3)
     model.first.requires_grad_(False)
     assert top_eigenvalue(model, itself, None, None, iterations=40) == pytest.approx(2, rel=1e-3)
+
+
+def test_a_weight_in_which_the_loss_is_linear_has_no_part_in_it():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.straight, self.curved = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return self.straight.sum() + (torch.tensor([6.0, 1.0]) * self.curved.square()).sum() / 2
+
+    assert top_eigenvalue(Half(), itself, None, None, iterations=40) == pytest.approx(6, rel=1e-3)
 
 
 def test_measuring_leaves_weights_gradients_and_random_numbers_alone():

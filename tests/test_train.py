@@ -471,3 +471,26 @@ def test_a_fingerprint_tells_one_bit():
     with torch.no_grad():
         model.layer1.bias.view(torch.int32)[0] ^= 1
     assert fingerprint(model) != before
+
+
+def test_a_run_trains_with_one_thread_and_puts_the_number_back(monkeypatch):
+    seen = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for asked in ("", "2"):
+            monkeypatch.setenv("LABKIT_THREADS", asked) if asked else monkeypatch.delenv(
+                "LABKIT_THREADS", raising=False
+            )
+            train(tiny(steps=1), each_step=lambda _: seen.append(torch.get_num_threads()), progress=False)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "many"])
+def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, asked):
+    monkeypatch.setenv("LABKIT_THREADS", asked)
+    with pytest.raises(RecipeError, match=f"LABKIT_THREADS: expected a whole number at least 1, got {asked!r}"):
+        train(tiny(steps=1), progress=False)

@@ -46,8 +46,8 @@ failure = FailureMode(
     healthy=healthy,
     sick=sick,
     cures={
-        "leaky ReLU: a little gradient on the flat side": sick.but(activation="leaky_relu"),
         "batch normalisation before each ReLU": sick.but(normalisation="batch"),
+        "leaky ReLU: a little gradient on the flat side": sick.but(activation="leaky_relu"),
     },
     false_cures={"GELU, whose slope at -5 is next to nothing": sick.but(activation="gelu")},
     signature=signature,
@@ -56,7 +56,7 @@ failure = FailureMode(
     mechanism="A ReLU passes no gradient where its input is negative, so a unit that is off for every image is "
     "never moved back.",
     first_check="Share of units that are zero on a whole probe set, per layer. Zeros on one batch are not death.",
-    remedy="Leaky ReLU or normalisation brings units back. Look for the cause too: biases, init, or one "
+    remedy="Batch normalisation or leaky ReLU brings units back. Look for the cause too: biases, init, or one "
     "step with far too high a learning rate.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
     shows="dead",
