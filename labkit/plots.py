@@ -284,7 +284,9 @@ def mark_nonfinite(run: Run, ax: Axes) -> None:
         place = (origin["step"], 0.96)
         transform = ax.get_xaxis_transform()
         ax.plot(*([value] for value in place), "X", color="black", markersize=7, transform=transform, zorder=5)
-        offset = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        late = place[0] > ax.dataLim.x1 / 2  # on the right half the words stand to the left of the cross
+        side = {"xytext": (-7, 0), "ha": "right"} if late else {"xytext": (7, 0), "ha": "left"}
+        offset = side | {"textcoords": "offset points", "va": "center"}
         ax.annotate(f"NaN at step {place[0]}", place, xycoords=transform, fontsize="small", **offset)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import sys
 
+import matplotlib
 import numpy as np
 from helpers import tiny, trained
 from matplotlib.colors import to_rgba
@@ -70,9 +71,15 @@ def in_millimetres(sheet: Sheet, bounds) -> Box:
     return Box(bounds.x0 * design, top, bounds.width * design, bounds.height * design)
 
 
-def extent(sheet: Sheet, text: Text) -> Box:
-    """Where a text really is, by the renderer's own measure."""
+def extent_now(sheet: Sheet, text: Text) -> Box:
+    """Where a text is, by the renderer's own measure, with the settings of this moment."""
     return in_millimetres(sheet, text.get_window_extent(sheet.renderer))
+
+
+def extent(sheet: Sheet, text: Text) -> Box:
+    """The same in a file: those are written without hinting, which makes small type wider."""
+    with matplotlib.rc_context({"text.hinting": "none"}):
+        return extent_now(sheet, text)
 
 
 def within(inner: Box, outer: Box, tolerance: float = TOLERANCE) -> bool:
@@ -87,10 +94,10 @@ def overlap(one: Box, other: Box, tolerance: float = TOLERANCE) -> bool:
     return across > tolerance and down > tolerance
 
 
-def astray(sheet: Sheet) -> list[str]:
+def astray(sheet: Sheet, measure=extent) -> list[str]:
     """The texts of a page that leave their box or the paper."""
     paper = Box(0, 0, sheet.width, sheet.height)
-    places = [(text.get_text(), extent(sheet, text), box) for text, box in sheet.texts]
+    places = [(text.get_text(), measure(sheet, text), box) for text, box in sheet.texts]
     return [words for words, place, box in places if not (within(place, box) and within(place, paper))]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import hand_made
-from played import MODES, astray, extent, in_millimetres, made_of, module, overlap, panels, played, within
+from played import MODES, astray, extent, extent_now, in_millimetres, made_of, module, overlap, panels, played, within
 
 from labkit import __version__, atlas, plots, poster
 from labkit.data import DataError
@@ -251,7 +251,7 @@ def test_small_pictures_keep_the_texts_in_their_boxes(width, tmp_path, monkeypat
         before = sheet.figure.dpi, sheet.renderer
         sheet.figure.dpi = dpi
         sheet.renderer = sheet.figure.canvas.get_renderer()
-        strays.append(astray(sheet))
+        strays.append(astray(sheet, extent_now))
         sheet.figure.dpi, sheet.renderer = before
 
     monkeypatch.setattr(sheet.figure, "savefig", look_instead)
