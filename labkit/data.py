@@ -56,7 +56,10 @@ class DataError(RuntimeError):
 
     def __init__(self, problem: str, state: str, advice: str):
         super().__init__(f"{problem} {advice}")
-        self.state, self.advice = state, advice
+        self.problem, self.state, self.advice = problem, state, advice
+
+    def __reduce__(self):  # so that it travels whole from a process of `--jobs`
+        return type(self), (self.problem, self.state, self.advice)
 
 
 # --- what a run is given --------------------------------------------------------------------------

@@ -692,3 +692,8 @@ def test_the_committed_files_are_made_by_the_script(maker, tmp_path, monkeypatch
         assert all(np.array_equal(*pair) for pair in zip(remade, committed, strict=True))
     if {"zlib": zlib.ZLIB_RUNTIME_VERSION, "libwebp": features.version("webp")} == maker.ENCODERS:
         assert all((tmp_path / name).read_bytes() == (DATASETS / name).read_bytes() for name in listed())
+
+
+def test_an_error_travels_whole_between_processes():
+    error = pickle.loads(pickle.dumps(DataError("The file is gone.", "missing", "Bring it back.")))
+    assert (str(error), error.state, error.advice) == ("The file is gone. Bring it back.", "missing", "Bring it back.")
