@@ -184,26 +184,24 @@ def our_batches():
 
     def seconds() -> float:
         recipe = Recipe(samples=60_000, device="cpu")
-        batches = recipe.batches(recipe.data(recipe).train, recipe, torch.Generator().manual_seed(0))
-        next(batches)
-        began = time.perf_counter()
-        for _ in range(STEPS):
-            next(batches)
-        return (time.perf_counter() - began) / STEPS
+        return seconds_each(recipe.batches(recipe.data(recipe).train, recipe, torch.Generator().manual_seed(0)), STEPS)
 
     return seconds
 
 
 def tutorial_batches(dataset):
-    def seconds() -> float:
-        loader = iter(DataLoader(dataset, batch_size=Recipe().batch_size, shuffle=True))
-        next(loader)
-        began = time.perf_counter()
-        for _ in range(TUTORIAL_STEPS):
-            next(loader)
-        return (time.perf_counter() - began) / TUTORIAL_STEPS
+    """torchvision's DataLoader, shuffled."""
+    loader = DataLoader(dataset, batch_size=Recipe().batch_size, shuffle=True)
+    return lambda: seconds_each(iter(loader), TUTORIAL_STEPS)
 
-    return seconds
+
+def seconds_each(batches, count: int) -> float:
+    """Mean time of so many batches, after a first one that is not timed."""
+    next(batches)
+    began = time.perf_counter()
+    for _ in range(count):
+        next(batches)
+    return (time.perf_counter() - began) / count
 
 
 def start(*arguments: str):

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from labkit.knob import RecipeError
 from labkit.readings import gradient_ratio, typical
-from labkit.reference import BANDS
+from labkit.reference import BANDS, FLOAT16_LARGEST
 from labkit.run import Run, written_whole
 
 # Okabe-Ito colours, told apart by colour-blind readers. Width, dashes and markers serve where there is no colour:
@@ -32,7 +32,6 @@ BAR_STYLES = {
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 BAND = "#56B4E9"
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-LARGEST_HALF = 65_504
 # Traces with one row per evaluation, not per step. A run that ends at step 10 has as many of these as of those.
 BY_EVALUATION = ("val_", "probe_", "dead", "histogram", "attention_entropy", "sample_loss_variance")
 
@@ -179,10 +178,11 @@ def dead_units(thing, ax: Axes | None = None) -> Axes:
 def activation_sizes(thing, ax: Axes | None = None) -> Axes:
     """Largest value of each activation before training, in float32, and where float16 ends."""
     ax = _bars(thing, ax, _largest_activations, "in float32", "Largest activation", log=True)
-    ax.axhline(LARGEST_HALF, color="black", linewidth=0.8)
-    ax.annotate("float16 ends: 65,504", (0.02, LARGEST_HALF), xycoords=("axes fraction", "data"), xytext=(0, 2),
-                textcoords="offset points", fontsize="small")  # fmt: skip
-    ax.set_ylim(top=max(ax.get_ylim()[1], 20 * LARGEST_HALF))
+    ax.axhline(FLOAT16_LARGEST, color="black", linewidth=0.8)
+    words, place = f"float16 ends: {FLOAT16_LARGEST:,}", (0.02, FLOAT16_LARGEST)
+    offset = {"xytext": (0, 2), "textcoords": "offset points"}
+    ax.annotate(words, place, xycoords=("axes fraction", "data"), fontsize="small", **offset)
+    ax.set_ylim(top=max(ax.get_ylim()[1], 20 * FLOAT16_LARGEST))
     return ax
 
 

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+FLOAT16_LARGEST = 65_504  # beyond it float16 is infinite; bfloat16 and float32 reach 3e38
+
 
 @dataclass(frozen=True)
 class Range:

@@ -2,9 +2,8 @@
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
+from labkit.reference import FLOAT16_LARGEST as LARGEST
 from labkit.run import Run
-
-LARGEST = 65_504  # of float16; bfloat16 and float32 reach 3e38
 
 # A CPU only imitates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.
 healthy = Recipe(
