@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from labkit.failure_mode import Evidence, FailureMode
 from labkit.failures import FAILURES
-from labkit.run import Run
+from labkit.run import NoTrace, Run
 
 # Of two failures seen at the same step, the cause stands before the consequence: a dead net shows every sign
 # of a vanishing gradient, a diverged one every sign of death, and any of them fails to generalise.
@@ -39,7 +39,7 @@ class Diagnosis:
 
 def diagnose(run: Run) -> list[Diagnosis]:
     """The failures a run shows, causes before consequences; an empty list for a healthy run."""
-    found = [(mode, evidence) for mode in FAILURES.values() if (evidence := mode.signature(run))]
+    found = [(mode, evidence) for mode in FAILURES.values() if (evidence := evidence_of(mode, run))]
     names = {mode.name for mode, _ in found}
     caused = {effect for mode, _ in found for effect in mode.also_causes if effect in names}
 
@@ -48,6 +48,16 @@ def diagnose(run: Run) -> list[Diagnosis]:
         return mode.name in caused, evidence.onset, PRECEDENCE.index(mode.topic), mode.name
 
     return [_diagnosis(mode, evidence) for mode, evidence in sorted(found, key=rank)]
+
+
+def evidence_of(mode: FailureMode, run: Run) -> Evidence | None:
+    """What a mode's signature sees; nothing where the run has no step, or lacks the instrument it reads."""
+    if not (run.facts.get("error") if mode.raises else len(run)):
+        return None
+    try:
+        return mode.signature(run)
+    except NoTrace:
+        return None
 
 
 def _diagnosis(mode: FailureMode, evidence: Evidence) -> Diagnosis:

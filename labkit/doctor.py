@@ -331,7 +331,7 @@ WORK = {"the failure catalogue, once each": catalogue_steps}  # what there is to
 def check_speed() -> Check:
     """The standard recipe, trained whole: a part of it would be mostly its dense first validations."""
     from labkit.recipe import Recipe
-    from labkit.study import LEARNED
+    from labkit.failure_mode import LEARNED
     from labkit.train import train
 
     train(Recipe(steps=WARM_UP), progress=False)

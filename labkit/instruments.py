@@ -6,6 +6,7 @@ import math
 import numpy as np
 import torch
 
+from labkit.ledger import Ledger
 from labkit.meters import ActivationMeter, Probe, WeightMeter
 from labkit.run import Run
 from labkit.tools.nan_hunt import hunt
@@ -44,7 +45,7 @@ class LossRecorder:
     @torch.no_grad()
     def look(self, loss, x=None, y=None, loss_scale=1.0) -> None:
         """The one moment: the loss of this batch, its gradients in place, the weights not yet changed."""
-        self.rows.append(self._measure(loss))
+        self.rows.append(self._measure(loss, y))
         self.lrs.append(self.optimizer.param_groups[0]["lr"])
         self.scales.append(loss_scale)
         if self.steps % self.check_every == 0:
@@ -88,7 +89,7 @@ class LossRecorder:
 
     # --- what a recorder with more instruments does more of ---
 
-    def _measure(self, loss) -> torch.Tensor:
+    def _measure(self, loss, y) -> torch.Tensor:
         return loss.detach().float().reshape(1)
 
     def _traces(self) -> dict[str, np.ndarray]:
@@ -113,28 +114,33 @@ class Recorder(LossRecorder):
     def __init__(self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None):
         self.model, self.loss, self.autocast = model, loss, autocast
         self.weights, self.activations = WeightMeter(model), ActivationMeter(model)
+        self.ledger = Ledger(model, optimizer)
         self.probe = Probe(model, loss, *probe, autocast) if probe is not None else None
         super().__init__(optimizer, self.weights.device, check_every)
 
     def __enter__(self):
         self.activations.attach()
+        self.ledger.attach()
         return self
 
     def __exit__(self, *_) -> None:
         self.activations.detach()
+        self.ledger.detach()
 
     def validate(self, **results) -> None:
         """Note validation results, and examine the fixed probe batch at the same time."""
-        examined = self.probe.examine() if self.probe else {}  # first: Ctrl-C in here must not leave half a note
+        with self.ledger.not_listening():
+            examined = self.probe.examine() if self.probe else {}  # first: Ctrl-C in here must not leave half a note
         super().validate(**results)
-        self.evaluations[-1] |= examined
+        self.evaluations[-1] |= examined | self.ledger.evaluation()
 
-    def _measure(self, loss) -> torch.Tensor:
+    def _measure(self, loss, y) -> torch.Tensor:
+        self.ledger.step(loss, y)
         self.activations.keep()
         return self.weights.measure(loss)
 
     def _traces(self) -> dict[str, np.ndarray]:
-        return self.weights.traces(self.rows) | self.activations.traces()
+        return self.weights.traces(self.rows) | self.activations.traces() | self.ledger.traces()
 
     def _axes(self) -> dict[str, tuple[str, ...]]:
         heads = self.probe.heads if self.probe else ()
@@ -142,12 +148,14 @@ class Recorder(LossRecorder):
         return axes | {"activations": self.activations.names, "heads": heads}
 
     def _facts(self) -> dict:
-        return {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
+        silent = sorted(self.weights.without_gradient)
+        return {"matrices": self.weights.matrices, "without_gradient": silent} | self.ledger.facts()
 
     def _origin(self, step: int, x, y) -> dict:
         if self.check_every > 1:
             return {"step": step, "stage": "unknown"}  # too late to replay: `run` reads it off the traces
-        found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
+        with self.ledger.not_listening():
+            found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
         # Weights go bad in an update, and are seen bad at the look after it.
         return {"step": max(0, step - (found["stage"] == "weights")), **found}
 

@@ -20,6 +20,7 @@ SAMPLES = 8  # images of each batch in the activation statistics; the whole batc
 BLOCK = 16  # steps whose activations are measured in one go
 LARGE = 65_536  # entries; of a larger activation a slice is copied at once: holding it makes later steps fault pages
 SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
+TWIN = 1e-5  # two units whose answers differ by less, as a share of their size, are one unit twice
 BINS = 32
 HISTOGRAM_SAMPLES = 64
 # Beyond 0.97 of its range a unit passes back at most an eighth of its gradient: centre and half width.
@@ -264,12 +265,14 @@ class Probe:
             result = self.model(self.x)
             found = {"probe_loss": self.loss(result, self.y).float()}
             each = [self.loss(result[i : i + 1], self.y[i : i + 1]) for i in range(min(HISTOGRAM_SAMPLES, len(self.y)))]
-        found["sample_loss_variance"] = torch.stack(each).float().var()
+        each = torch.stack(each).float()
+        found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
         if not self.y.is_floating_point() and result.ndim == 2:
             found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
         hidden = [outputs[name].float() for name in self.activations]
         nothing = torch.full((), float("nan"), device=self.x.device)  # inputs and outputs are not units
         found["dead"] = torch.stack([nothing, *map(dead_share, hidden), nothing])
+        found["twins"] = torch.stack([nothing, *map(twin_share, hidden), nothing])
         everything = (value[:HISTOGRAM_SAMPLES] for value in (self.x.float(), *hidden, result.float()))
         counts, ranges = zip(*map(histogram, everything), strict=True)
         found |= {"histogram": torch.stack(counts), "histogram_range": torch.stack(ranges)}
@@ -281,9 +284,26 @@ class Probe:
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:
-    """Share of units that are silent on every sample: channels of a picture, else the last axis."""
+    """Share of units that are silent on every sample."""
+    return (by_unit(activation).abs().amax(0) <= SILENT).float().mean()
+
+
+def by_unit(activation: torch.Tensor) -> torch.Tensor:
+    """One column per unit: channels of a picture, else the last axis."""
     units = activation.transpose(1, -1) if activation.ndim == 4 else activation
-    return (units.abs().flatten(0, -2).amax(0) <= SILENT).float().mean()
+    return units.flatten(0, -2)
+
+
+def twin_share(activation: torch.Tensor) -> torch.Tensor:
+    """Share of units that are not silent and always do what another unit does."""
+    units = by_unit(activation[:HISTOGRAM_SAMPLES])
+    weights = torch.linspace(1, 2, len(units), device=units.device)  # so that a shuffled answer is another answer
+    answers, size = weights @ units, (weights @ units.abs()).clamp_min(SILENT)
+    order = answers.argsort()
+    close = answers[order].diff().abs() <= TWIN * size[order][1:]
+    loud = size[order] > SILENT
+    false = torch.zeros(1, dtype=torch.bool, device=units.device)
+    return ((torch.cat([false, close]) | torch.cat([close, false])) & loud).float().mean()
 
 
 def histogram(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

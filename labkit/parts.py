@@ -20,30 +20,32 @@ def mean_squared_error(outputs, targets):
 
 LOSSES = (cross_entropy, mean_squared_error)
 
-# --- optimizer(parameters, recipe) -> torch optimizer ---------------------------------------------
+# --- optimizer(model, recipe) -> torch optimizer --------------------------------------------------
 
 
-def sgd(parameters, recipe):
+def sgd(model, recipe):
     """Stochastic gradient descent with momentum."""
+    parameters = list(model.parameters())
     # When GradScaler skips the first step, fused SGD keeps uninitialised memory as its momentum (torch 2.13).
     fused = _fusible(parameters) and recipe.loss_scale != "dynamic"
     options = {"momentum": recipe.momentum, "weight_decay": recipe.weight_decay, "fused": fused}
     return torch.optim.SGD(parameters, lr=recipe.lr, **options)
 
 
-def adam(parameters, recipe):
+def adam(model, recipe):
     """Adam; weight decay, where asked for, is the L2 term inside the gradient."""
-    return torch.optim.Adam(parameters, **_adam_options(parameters, recipe))
+    return torch.optim.Adam(**_adam_options(model, recipe))
 
 
-def adamw(parameters, recipe):
+def adamw(model, recipe):
     """Adam with decoupled weight decay."""
-    return torch.optim.AdamW(parameters, **_adam_options(parameters, recipe))
+    return torch.optim.AdamW(**_adam_options(model, recipe))
 
 
-def _adam_options(parameters, recipe) -> dict:
+def _adam_options(model, recipe) -> dict:
+    parameters = list(model.parameters())
     options = {"lr": recipe.lr, "eps": recipe.adam_eps, "weight_decay": recipe.weight_decay}
-    return options | {"fused": _fusible(parameters)}
+    return options | {"params": parameters, "fused": _fusible(parameters)}
 
 
 def _fusible(parameters) -> bool:
@@ -138,21 +140,26 @@ def plain_step(training, x, y) -> None:
 
 STEPS = (plain_step,)
 
-# --- evaluate(training, split) -> {"loss": ..., "accuracy": ...} ----------------------------------
+# --- evaluate(training, split) -> {"loss": ..., "accuracy": ..., "confidence": ...} ---------------
 
 
 @torch.no_grad()
 def plain_evaluate(training, split) -> dict:
-    """Mean loss and accuracy over a split, in eval mode, in batches of 1000."""
+    """Mean loss, accuracy and confidence over a split, in eval mode, in batches of 1000."""
     training.model.eval()
-    losses, right = [], []
-    for x, y in zip(split.x.split(1000), split.y.split(1000), strict=True):
-        outputs = training.forward(x)
-        losses.append(training.recipe.loss(outputs, y).float() * len(y))
-        right.append((outputs.argmax(1) == y).sum())
+    results = [score(training, x, y) for x, y in zip(split.x.split(1000), split.y.split(1000), strict=True)]
     training.model.train()
-    count = len(split.y)
-    return {"loss": sum(losses) / count, "accuracy": sum(right) / count}
+    return {name: sum(each[name] for each in results) / len(split.y) for name in results[0]}
+
+
+def score(training, x, y) -> dict:
+    """Loss, right answers and confidence of one batch, each added up over its samples."""
+    outputs = training.forward(x)
+    return {
+        "loss": training.recipe.loss(outputs, y).float() * len(y),
+        "accuracy": (outputs.argmax(1) == y).sum(),
+        "confidence": outputs.float().softmax(1).amax(1).sum(),
+    }
 
 
 EVALUATIONS = (plain_evaluate,)

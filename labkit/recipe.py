@@ -83,6 +83,7 @@ class Recipe:
         "steps between validations; None: dense early, sparse later; 0: never",
     )
     seed: int = _knob(0, Number(0, whole=True), "draws weights, batches, dropout")
+    processes: int = _knob(1, COUNT, "processes that train together, each on batches of its own")
     device: str = _knob("auto", OneOf(("auto", "cpu", "cuda", "mps")), "auto takes a GPU where there is one")
 
     def __post_init__(self):

@@ -15,12 +15,19 @@ class RunError(ValueError):
     """A file that is not a readable run."""
 
 
+class NoTrace(KeyError):
+    """A trace that this run does not have."""
+
+    def __str__(self) -> str:  # KeyError would show the message in quotes
+        return self.args[0]
+
+
 @dataclass(frozen=True)
 class Run:
     """One training run as its instruments saw it.
 
     `traces` holds one array per instrument. Its first axis is the training step (`step`) or, for
-    `val_*`, `probe_*`, `dead`, `histogram*`, `attention_entropy` and `sample_loss_variance`, the
+    `val_*`, `probe_*`, `dead`, `twins`, `histogram*`, `attention_entropy` and `sample_loss_*`, the
     evaluation (`val_step`: how many updates the weights had seen). The second axis, where there is
     one, follows `layers`, `parameters`, `activations` or `heads`.
     """
@@ -37,7 +44,7 @@ class Run:
     def __getitem__(self, name: str) -> np.ndarray:
         if name in self.traces:
             return self.traces[name]
-        raise KeyError(f"this run has no trace {name!r}; it has {', '.join(sorted(self.traces))}")
+        raise NoTrace(f"this run has no trace {name!r}; it has {', '.join(sorted(self.traces))}")
 
     def __contains__(self, name: str) -> bool:
         return name in self.traces

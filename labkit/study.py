@@ -9,11 +9,6 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 from labkit.train import train
 
-CLOSE = 0.02  # a cure brings the validation accuracy within two points of the healthy twin
-# Below this a run has not learned. Chance is 0.1; healthy short runs reach 0.91 or more on MNIST and, as
-# perceptrons without convolutions, 0.36 or more on CIFAR-10.
-LEARNED = {"mnist": 0.85, "cifar10": 0.3}
-
 
 @dataclass(frozen=True)
 class Study:
@@ -61,7 +56,7 @@ class Study:
 
     @property
     def is_cured(self) -> bool:
-        return not why_not_cured(self.cured, self.healthy, self.recipes["cured"])
+        return not why_not_cured(self.mode, self.cured, self.healthy, self.recipes["cured"])
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ def study(
     recipes["sick"] = recipes["sick"].but(**changes or {})
     trained = {}
     for recipe in dict.fromkeys(recipes.values()):  # where the cure is to do as the twin does, one run serves both
-        trained[recipe] = train(recipe, **options)
+        trained[recipe] = train(recipe, errors="record", **options)
         if trained[recipe].facts["stopped"] == "interrupted":
             raise KeyboardInterrupt
     runs = {role: trained[recipe] for role, recipe in recipes.items()}
@@ -107,25 +102,27 @@ def is_cured(name: str, recipe: Recipe, **options) -> Verdict:
     dataset = recipe.summary()["data"]
     setting = mode.setting(dataset) if dataset in DATASETS else {}  # what this data set asks of every recipe
     twin = mode.healthy.but(**setting | {"data": recipe.data, "seed": recipe.seed})
-    run, healthy = train(recipe, **options), train(twin, **options)
-    problem = why_not_cured(run, healthy, recipe)
+    run, healthy = (train(each, errors="record", **options) for each in (recipe, twin))
+    problem = why_not_cured(mode, run, healthy, recipe)
     if problem:
         return Verdict(False, problem, run)
     praise = f"cured: {run.accuracy:.1%}, the healthy twin has {healthy.accuracy:.1%}, and no failure shows"
     return Verdict(True, praise, run)
 
 
-def why_not_cured(run: Run, healthy: Run, recipe: Recipe) -> str:
+def why_not_cured(mode: FailureMode, run: Run, healthy: Run, recipe: Recipe) -> str:
     """What is still wrong with a run that should be as good as the healthy one; empty when nothing is."""
     if found := diagnose(run):
         return f"not yet: the run still shows {found[0].title.lower()}: {found[0].because}"
     if run.facts["stopped"]:
-        return f"not yet: the run ended after {len(run)} of {run.facts['planned_steps']} steps ({run.facts['stopped']})"
+        error = run.facts["error"]
+        why = f"{error['kind']}: {error['message']}" if error else run.facts["stopped"]
+        return f"not yet: the run ended after {len(run)} of {run.facts['planned_steps']} steps ({why})"
     if run.accuracy is None:
         return "not yet: the run was never validated; leave evaluate_every at None"
-    enough = LEARNED.get(recipe.summary()["data"], 0.0)
+    enough = mode.enough(recipe.summary()["data"])
     if run.accuracy < enough:
         return f"not yet: validation accuracy {run.accuracy:.1%}, expected at least {enough:.0%}"
-    if run.accuracy < healthy.accuracy - CLOSE:
+    if run.accuracy < healthy.accuracy - mode.close:
         return f"not yet: validation accuracy {run.accuracy:.1%}, the healthy twin has {healthy.accuracy:.1%}"
     return ""

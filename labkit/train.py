@@ -22,13 +22,22 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PURE = {"half": torch.float16, "bf16_pure": torch.bfloat16}
 
 
-def train(recipe: Recipe, *, instruments: bool = True, each_step=None, progress: bool = True) -> Run:
+def train(
+    recipe: Recipe, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise"
+) -> Run:
     """Train as the recipe says and return what the instruments saw.
 
-    `each_step(recorder)` is called after every step; when it returns True, training stops there.
-    Ctrl-C stops too, and what was recorded is kept. `instruments=False` records the loss alone.
+    `each_step(recorder)` is called after every step; when it returns True, training stops there. (A run in
+    several processes goes on to its end.) Ctrl-C stops too, and what was recorded is kept.
+    `instruments=False` records the loss alone. An error in a step is raised, or, with `errors="record"`, ends
+    the run and is kept among its facts.
     """
-    return Training(recipe).run(instruments=instruments, each_step=each_step, progress=progress)
+    options = {"instruments": instruments, "progress": progress, "errors": errors}
+    if recipe.processes > 1:
+        from labkit.distributed import train_together  # only two of the failures need it
+
+        return train_together(recipe, **options)
+    return Training(recipe).run(each_step=each_step, **options)
 
 
 class Training:
@@ -40,7 +49,7 @@ class Training:
         with seeded(recipe.seed):
             self.data = in_precision(recipe.data(recipe.but(device=self.device.type)), recipe.precision)
             self.model = recipe.model(recipe, self.data).to(self.device, PURE.get(recipe.precision))
-            self.optimizer = recipe.optimizer(list(self.model.parameters()), recipe)
+            self.optimizer = recipe.optimizer(self.model, recipe)
         dynamic = recipe.loss_scale == "dynamic"
         if dynamic and recipe.precision == "half":
             wanted = "use precision 'fp16', or a fixed factor"
@@ -48,8 +57,11 @@ class Training:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=dynamic)
         self.fixed_scale = 1.0 if dynamic else recipe.loss_scale or 1.0
         self.recorder = None
+        self.error: dict | None = None
 
-    def run(self, *, instruments: bool = True, each_step=None, progress: bool = True) -> Run:
+    def run(
+        self, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise"
+    ) -> Run:
         """The loop. One step is `recipe.step`; the recorder looks on from inside it."""
         recipe, began, stopped = self.recipe, time.perf_counter(), None
         order = torch.Generator().manual_seed(recipe.seed)
@@ -69,6 +81,10 @@ class Training:
                         break
             except KeyboardInterrupt:
                 stopped = "interrupted"
+            except Exception as error:
+                if errors != "record":
+                    raise
+                stopped, self.error = "error", error_facts(error, recorder.steps)
             finally:
                 bar.close()
             if evaluations:
@@ -142,6 +158,7 @@ class Training:
             "clip_by": self.recipe.clip_by,
             "planned_steps": self.recipe.steps,
             "stopped": stopped,
+            "error": self.error,
             "device": self.device.type,
             "torch": torch.__version__,
             "weights_sha256": fingerprint(self.model),
@@ -159,6 +176,11 @@ class Training:
             "top_eigenvalue": top_eigenvalue(*measured, iterations=10),
             "perturbed_rise": perturbed_rise(*measured),
         }
+
+
+def error_facts(error: Exception, step: int) -> dict:
+    """What is worth keeping of an error: its kind, its words, and the step it ended."""
+    return {"kind": type(error).__name__, "message": str(error), "step": step}
 
 
 def evaluation_steps(steps: int, every: int | None) -> frozenset[int]:

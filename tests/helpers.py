@@ -21,7 +21,7 @@ def tiny(**changes) -> Recipe:
 @functools.cache
 def trained(recipe: Recipe) -> Run:
     """The run of a recipe, trained once per process. Do not change it."""
-    return train(recipe, progress=False)
+    return train(recipe, progress=False, errors="record")
 
 
 def watched(recipe: Recipe, each_step) -> tuple[Run, Training]:
@@ -58,5 +58,5 @@ def hand_made(steps: int = 40, facts: dict | None = None, **traces) -> Run:
     for name, value in traces.items():
         value = np.asarray(value, dtype=float)
         healthy[name] = value if value.ndim else np.full(healthy[name].shape, float(value))
-    known = {"first_nonfinite": None, "matrices": list(LAYERS), "stopped": None, "planned_steps": steps}
+    known = {"first_nonfinite": None, "matrices": list(LAYERS), "stopped": None, "planned_steps": steps, "error": None}
     return Run(healthy, layers=LAYERS, activations=ACTIVATIONS, facts=known | {"classes": 10} | (facts or {}))

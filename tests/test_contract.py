@@ -11,12 +11,13 @@ import pytest
 from helpers import trained
 
 from labkit.diagnose import PRECEDENCE, diagnose
+from labkit.failure_mode import CLOSE
 from labkit.failures import FAILURES
 from labkit.plots import INSTRUMENTS
 from labkit.recipe import Recipe
-from labkit.study import CLOSE, LEARNED, Study, why_not_cured
+from labkit.study import Study, why_not_cured
 
-SEEDS = (0, 1, 2)
+SEED = 0  # one here, quickly; `labkit clinic --contract` takes five
 FACES = [(name, face) for name, mode in FAILURES.items() for face in (None, *mode.faces)]
 FIELDS = {each.name: each.metadata for each in dataclasses.fields(Recipe)}
 modes = pytest.mark.parametrize("name", FAILURES)
@@ -36,21 +37,29 @@ def assert_contract(study: Study, dataset: str) -> None:
     for role in ("healthy", "cured"):
         run = study.runs[role]
         assert [str(each) for each in diagnose(run)] == [], f"a false alarm on the {role} run"
-        assert run.accuracy >= LEARNED[dataset], role
+        assert run.accuracy >= study.mode.enough(dataset), role
         assert run.facts["stopped"] is None, role
-    assert study.cured.accuracy >= study.healthy.accuracy - CLOSE
+    assert study.cured.accuracy >= study.healthy.accuracy - study.mode.close
     assert study.is_cured
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("name", "face"), FACES)
-def test_it_fails_is_named_and_is_cured(name, face, seed):
-    assert_contract(played(name, seed, face=face), "mnist")
+def test_it_fails_is_named_and_is_cured(name, face):
+    assert_contract(played(name, SEED, face=face), "mnist")
 
 
-@pytest.mark.parametrize(("name", "face"), FACES)
-def test_it_does_so_on_photographs_too(name, face):
-    assert_contract(played(name, 0, "cifar10", face), "cifar10")
+@pytest.mark.parametrize("name", [name for name, mode in FAILURES.items() if mode.on("cifar10")])
+def test_it_does_so_on_photographs_too(name):
+    assert_contract(played(name, SEED, "cifar10"), "cifar10")
+
+
+@modes
+def test_it_says_why_where_it_stops_short(name):
+    mode = FAILURES[name]
+    assert mode.harm > 0.05 or len(mode.costs) > 20, "say what it costs, where the accuracy hardly shows it"
+    assert mode.close == CLOSE or len(mode.limit) > 20, "say why the cure comes no nearer"
+    if isinstance(mode.cifar10, str):
+        assert len(mode.cifar10) > 20, "say why not on CIFAR-10"
 
 
 def others(attribute: str) -> list:
@@ -63,7 +72,7 @@ def still_wrong(name: str, recipe: Recipe) -> str:
     mode = FAILURES[name]
     setting = mode.setting() | {"seed": 0}
     recipe = recipe.but(**setting)
-    return why_not_cured(trained(recipe), trained(mode.healthy.but(**setting)), recipe)
+    return why_not_cured(mode, trained(recipe), trained(mode.healthy.but(**setting)), recipe)
 
 
 @pytest.mark.parametrize(("name", "words"), others("cures"))
@@ -138,7 +147,7 @@ def test_its_sick_recipe_is_the_healthy_one_with_a_change_and_each_cure_changes_
     for words, recipe in (mode.cures | mode.false_cures).items():
         assert recipe.changes_from(mode.sick), words
     assert not set(mode.cures) & set(mode.false_cures)
-    assert 0 < mode.harm <= 1
+    assert 0 <= mode.harm <= 1
     assert {recipe.seed for recipe in (mode.healthy, mode.sick, *mode.cures.values())} == {0}
 
 
@@ -148,7 +157,7 @@ def test_its_settings_do_not_touch_what_the_sick_recipe_or_a_cure_changes(name):
     changed = set(mode.sick.changes_from(mode.healthy))
     for recipe in (mode.cures | mode.false_cures).values():
         changed |= set(recipe.changes_from(mode.sick))
-    for setting in (mode.cifar10, *mode.faces.values()):
+    for setting in (mode.cifar10 if isinstance(mode.cifar10, dict) else {}, *mode.faces.values()):
         assert not set(setting) & (changed | {"data", "seed"})
     for face in mode.faces.values():
         assert mode.healthy.but(**face) != mode.healthy
@@ -173,7 +182,8 @@ def test_its_knobs_are_entries_of_the_recipe_with_values_it_accepts(name):
 
 @modes
 def test_what_it_shows_can_be_drawn(name):
-    assert FAILURES[name].shows in INSTRUMENTS
+    mode = FAILURES[name]
+    assert mode.shows in INSTRUMENTS or mode.shows in trained(mode.recipes()["sick"])
 
 
 @modes

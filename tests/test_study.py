@@ -8,7 +8,8 @@ from helpers import hand_made, trained
 
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.recipe import Recipe
-from labkit.study import CLOSE, LEARNED, Study, is_cured, study, why_not_cured
+from labkit.failure_mode import CLOSE, LEARNED
+from labkit.study import Study, is_cured, study, why_not_cured
 
 module = importlib.import_module("labkit.study")
 LOW = FAILURES["learning_rate_too_low"]
@@ -100,7 +101,7 @@ def test_harm_is_the_share_of_what_was_learned_above_chance(healthy, sick, harm)
 
 def verdict(accuracy: float = 0.93, twin: float = 0.94, recipe: Recipe | None = None, **changes) -> str:
     healthy = hand_made(val_accuracy=twin)
-    return why_not_cured(hand_made(val_accuracy=accuracy, **changes), healthy, recipe or Recipe())
+    return why_not_cured(LOW, hand_made(val_accuracy=accuracy, **changes), healthy, recipe or Recipe())
 
 
 def test_as_good_as_the_twin_and_clean_is_cured():
@@ -136,7 +137,7 @@ def test_a_run_that_was_stopped_is_no_proof():
 def test_a_run_that_was_never_validated_is_no_proof():
     run = hand_made()
     del run.traces["val_accuracy"]
-    words = why_not_cured(run, hand_made(), Recipe())
+    words = why_not_cured(LOW, run, hand_made(), Recipe())
     assert words == "not yet: the run was never validated; leave evaluate_every at None"
 
 

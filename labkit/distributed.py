@@ -1,0 +1,143 @@
+"""Two or more real processes that train one net together, over gloo on the loopback interface."""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from datetime import timedelta
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.utils.data import DistributedSampler
+
+from labkit.run import Run
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+PATIENCE = timedelta(seconds=120)  # for the other processes, in every exchange
+
+
+class WorkerDied(RuntimeError):
+    """One of the processes of a run ended without a result."""
+
+
+# --- parts of a recipe ----------------------------------------------------------------------------
+
+
+def averaging_step(training, x, y) -> None:
+    """One step in which all processes use the mean of their gradients, as DistributedDataParallel does."""
+    training.optimizer.zero_grad()
+    loss = training.loss(x, y)
+    training.backward(loss)
+    for weight in training.weights():
+        distributed.all_reduce(weight.grad)
+        weight.grad /= distributed.get_world_size()
+    training.look(loss, x, y)
+    training.clip()
+    training.update()
+
+
+def dealt(split, recipe, generator):
+    """Each process gets its own share of every epoch, in a new order each time."""
+    return dealt_by(sampler(split, recipe), split, recipe, each_epoch=DistributedSampler.set_epoch)
+
+
+def sampler(split, recipe) -> DistributedSampler:
+    """torch's own: the same shuffled order in all processes, of which each takes its own part."""
+    ranks = {"num_replicas": distributed.get_world_size(), "rank": distributed.get_rank()}
+    return DistributedSampler(range(len(split.y)), **ranks, seed=recipe.seed, drop_last=True)
+
+
+def dealt_by(sampler, split, recipe, each_epoch):
+    """Endless batches in the sampler's order; `each_epoch(sampler, number)` is called before each epoch."""
+    for epoch in itertools.count():
+        each_epoch(sampler, epoch)
+        for batch in torch.tensor(list(sampler), device=split.y.device).split(recipe.batch_size):
+            yield split.x.index_select(0, batch), split.y.index_select(0, batch)
+
+
+# --- the processes --------------------------------------------------------------------------------
+
+
+def train_together(recipe, **options) -> Run:
+    """Train one recipe in `recipe.processes` processes; the run of the first, with what the others saw as facts.
+
+    The processes end with this one, whatever ends it: each listens to a pipe that closes when we are gone.
+    """
+    context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    if hasattr(context, "set_forkserver_preload"):
+        context.set_forkserver_preload([__name__, "labkit.train"])  # one import of torch for all the processes
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    workers, pipes = [], []
+    try:
+        for rank in range(recipe.processes):
+            pipe, far_end = context.Pipe()
+            arguments = (rank, recipe, store.port, far_end, options)
+            workers.append(context.Process(target=work, args=arguments, daemon=True))
+            pipes.append(pipe)
+            workers[-1].start()
+            far_end.close()
+        return joined([receive(pipe, rank) for rank, pipe in enumerate(pipes)])
+    finally:
+        for worker, pipe in zip(workers, pipes, strict=True):
+            pipe.close()
+            worker.terminate()
+            worker.join()
+
+
+def receive(pipe, rank: int) -> tuple[Run, np.ndarray]:
+    try:
+        result = pipe.recv()
+    except EOFError:
+        message = f"process {rank} of the run ended without a result; its own message stands above"
+        raise WorkerDied(message) from None
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def work(rank: int, recipe, port: int, pipe, options: dict) -> None:
+    """One process: join the group, train, send back the run and the fingerprints of its samples."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's to answer: it ends us
+    threading.Thread(target=end_with_parent, args=(pipe,), daemon=True).start()
+    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+    from labkit.train import Training
+
+    store = distributed.TCPStore("127.0.0.1", port, timeout=PATIENCE)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=recipe.processes, timeout=PATIENCE)
+    try:
+        training = Training(recipe)
+        run = training.run(**options)
+        result = run, training.recorder.ledger.trained.read()[0]
+    except Exception as error:
+        result = error
+    with contextlib.suppress(OSError):  # nobody listens any more
+        pipe.send(result)
+    distributed.destroy_process_group()
+
+
+def end_with_parent(pipe) -> None:
+    """Nothing is ever sent to us: the pipe can only close, and then we are alone."""
+    with contextlib.suppress(EOFError, OSError):
+        pipe.recv()
+    os._exit(1)
+
+
+def joined(results: list[tuple[Run, np.ndarray]]) -> Run:
+    """The first process's run, with the share of its first epoch that another process saw in that epoch too."""
+    (run, own), *others = results
+    epoch = first_repeat(own)
+    seen = np.concatenate([prints[:epoch] for _, prints in others])
+    run.facts["rank_overlap"] = float(np.isin(own[:epoch], seen).mean())
+    run.facts["processes"] = len(results)
+    return run
+
+
+def first_repeat(prints: np.ndarray) -> int:
+    """How many samples come before any comes again."""
+    _, first = np.unique(prints, return_index=True)
+    again = np.setdiff1d(np.arange(len(prints)), first, assume_unique=True)
+    return int(again[0]) if len(again) else len(prints)

@@ -1,0 +1,227 @@
+"""The ledger: which samples went through the net, under which labels, and in which mode it was."""
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+PIXELS = 128  # of each sample, at fixed random places: enough to tell any two of the first 10,000 digits apart
+BLOCK = 16  # passes that are turned into fingerprints in one go
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+@dataclass
+class Pass:
+    """One forward pass of the net."""
+
+    training: bool  # was every batch norm and dropout (where there is none: the net) in train mode?
+    with_gradients: bool
+    sample: torch.Tensor | None  # (samples, PIXELS)
+
+
+class Ledger:
+    """Listens to the net's forward passes; `step` and `evaluation` say what they were for."""
+
+    def __init__(self, model: nn.Module, optimizer):
+        self.model, self.optimizer = model, optimizer
+        named = list(model.named_modules())
+        self.batch_norms = [name for name, module in named if isinstance(module, BATCH_NORMS)]
+        self.dropouts = [name for name, module in named if isinstance(module, DROPOUTS) and module.p > 0]
+        sensitive = {*self.batch_norms, *self.dropouts}
+        self.switches = [module for name, module in named if name in sensitive] or [model]
+        self.strangers: list[list[int]] | None = None
+        self.passes: list[Pass] = []
+        self.train_modes: list[bool] = []
+        self.labels: list[torch.Tensor] = []
+        self.trained, self.validated = Book(), Book()
+        self.evaluations: list[dict] = []
+        self.listening = True
+        self.hook = None
+
+    def attach(self) -> None:
+        self.hook = self.model.register_forward_pre_hook(self._note)
+
+    def detach(self) -> None:
+        self.hook.remove()
+
+    @contextlib.contextmanager
+    def not_listening(self):
+        """For the forward passes that the instruments themselves make."""
+        before, self.listening = self.listening, False
+        try:
+            yield
+        finally:
+            self.listening = before
+
+    def _note(self, _, inputs) -> None:
+        if self.listening:
+            training = all(module.training for module in self.switches)
+            sample = pixels(inputs[0]) if inputs and torch.is_tensor(inputs[0]) else None
+            self.passes.append(Pass(training, torch.is_grad_enabled(), sample))
+
+    def step(self, loss: torch.Tensor, labels: torch.Tensor | None) -> None:
+        """What was passed since the last call was for this training step."""
+        passes = [each for each in self.passes if each.with_gradients] or self.passes[-1:]
+        self.passes = []
+        self.train_modes.append(all(each.training for each in passes))
+        self.trained.write([each.sample for each in passes if each.sample is not None])
+        if self.strangers is None:
+            self.strangers = strangers(loss, self.model)
+        if labels is not None and labels.ndim == 1 and not labels.is_floating_point():
+            self.labels.append(labels)
+
+    def evaluation(self) -> dict:
+        """What was passed since the last call was for a validation: in which mode, and with which inputs."""
+        passes, self.passes = self.passes, []
+        samples = [each.sample for each in passes if each.sample is not None]
+        if not samples:
+            return {}
+        self.validated.write(samples)
+        values = torch.cat(samples).float()
+        return {
+            "val_train_mode": float(np.mean([each.training for each in passes])),
+            "val_with_gradients": float(np.mean([each.with_gradients for each in passes])),
+            "val_input_mean": values.mean(),
+            "val_input_std": values.std(),
+        }
+
+    def traces(self) -> dict[str, np.ndarray]:
+        """Per step: whether the net was in train mode, the largest input, the entropy of the batch's labels."""
+        _, largest, lengths = self.trained.read()
+        traces = {"train_mode": np.array(self.train_modes, dtype=np.float64)}
+        if len(lengths) == len(self.train_modes) and len(lengths):
+            traces["input_max"] = np.maximum.reduceat(largest, np.cumsum(lengths) - lengths)
+        if len(self.labels) == len(self.train_modes) and self.labels:
+            traces["label_entropy"] = np.array([entropy(np.bincount(each)) for each in self._labels()])
+        return traces
+
+    def facts(self) -> dict:
+        """What is known of the data and of the wiring at the end."""
+        prints, _, lengths = self.trained.read()
+        facts = {
+            "batch_norms": self.batch_norms,
+            "dropouts": self.dropouts,
+            "not_in_optimizer": not_in_optimizer(self.model, self.optimizer),
+            "unregistered": self.strangers or [],
+            "batch_length": int(np.median(lengths)) if len(lengths) else 0,
+            "order_repeats": order_repeats(prints),
+        } | self._validation_facts(prints)
+        labels = self._labels()
+        if labels and sum(map(len, labels)) == len(prints):
+            labels = np.concatenate(labels)
+            facts["label_shares"] = (np.bincount(labels) / len(labels)).round(6).tolist()
+            facts["relabelled"] = relabelled(prints, labels)
+        return facts
+
+    def _labels(self) -> list[np.ndarray]:
+        if not self.labels:
+            return []
+        lengths = [len(each) for each in self.labels]
+        return np.split(torch.cat(self.labels).cpu().numpy(), np.cumsum(lengths)[:-1])
+
+    def _validation_facts(self, trained: np.ndarray) -> dict:
+        """Which share of the last validation's samples was trained on, and which was not there the first time."""
+        prints, _, lengths = self.validated.read()
+        if not len(prints):
+            return {}
+        first, last = prints[: lengths[0]], prints[-lengths[-1] :]
+        changed = float(1 - np.isin(last, first).mean()) if len(lengths) > 1 else 0.0
+        return {"val_trained_on": float(np.isin(last, trained).mean()), "val_changed": changed}
+
+
+class Book:
+    """Fingerprints of samples and their largest values, gathered in blocks and read at the end."""
+
+    def __init__(self):
+        self.waiting: list[torch.Tensor] = []
+        self.blocks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.lengths: list[int] = []
+
+    def write(self, samples: list[torch.Tensor]) -> None:
+        """The samples of one step or of one validation."""
+        self.waiting += samples
+        self.lengths.append(sum(map(len, samples)))
+        if len(self.waiting) >= BLOCK:
+            self._digest()
+
+    def _digest(self) -> None:
+        for width in dict.fromkeys(sample.shape[1] for sample in self.waiting):
+            values = torch.cat([sample for sample in self.waiting if sample.shape[1] == width])
+            self.blocks.append((fingerprints(values), values.abs().amax(1)))
+        self.waiting = []
+
+    def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(fingerprint of every sample, largest value of every sample, samples per entry)."""
+        if self.waiting:
+            self._digest()
+        lengths = np.array(self.lengths, dtype=int)
+        if not self.blocks:
+            return np.zeros(0, dtype=np.int64), np.zeros(0), lengths
+        prints, largest = (torch.cat(parts).cpu().numpy() for parts in zip(*self.blocks, strict=True))
+        return prints, largest, lengths
+
+
+_places: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+
+def pixels(x: torch.Tensor) -> torch.Tensor:
+    """Some values of each sample, always at the same places: (samples, at most PIXELS)."""
+    flat = x.detach().reshape(len(x), -1)
+    key = (flat.shape[1], flat.device)
+    if key not in _places:
+        order = torch.randperm(flat.shape[1], generator=torch.Generator().manual_seed(0))
+        _places[key] = order[:PIXELS].sort().values.to(flat.device)
+    return flat.index_select(1, _places[key]).float()
+
+
+def fingerprints(values: torch.Tensor) -> torch.Tensor:
+    """A whole number per row, exactly the same for the same row in any company: the bits, weighed and added."""
+    keys = torch.arange(1, values.shape[1] + 1, dtype=torch.int32, device=values.device) * 0x3779B1 + 0x5F3
+    return (values.contiguous().view(torch.int32) * keys).sum(1)
+
+
+def strangers(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
+    """Shapes of trainable tensors that the loss depends on and the net does not own: no optimizer will find them."""
+    known = {id(weight) for weight in model.parameters()}
+    found, seen, todo = [], set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            found.append(list(leaf.shape))
+        todo += [following for following, _ in node.next_functions]
+    return sorted(found)
+
+
+def not_in_optimizer(model: nn.Module, optimizer) -> list[str]:
+    """Names of the parameters that this optimizer will never move."""
+    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    return [name for name, weight in model.named_parameters() if id(weight) not in held]
+
+
+def order_repeats(prints: np.ndarray) -> float:
+    """Share of samples that come in the same order when the first one comes round again; 0 when it never does."""
+    again = np.flatnonzero(prints[1:] == prints[0]) + 1 if len(prints) else ()
+    if not len(again):
+        return 0.0
+    return float(np.mean(prints[again[0] :] == prints[: -again[0]]))
+
+
+def relabelled(prints: np.ndarray, labels: np.ndarray) -> float:
+    """Share of the samples seen again that came with another label than before."""
+    order = np.argsort(prints, kind="stable")
+    same = prints[order][1:] == prints[order][:-1]
+    other = labels[order][1:] != labels[order][:-1]
+    return float((same & other).sum() / max(1, same.sum()))
+
+
+def entropy(counts: np.ndarray) -> float:
+    """In nats: 0 when there is one label only, ln(classes) when all are equally frequent."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
