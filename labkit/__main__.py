@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     command("list", list_modes, "list the failure modes")
     explain = command("explain", explain_mode, "explain one failure mode")
     explain.add_argument("name")
+    explain.add_argument("--script", action="store_true", help="a standalone PyTorch script of the sick and cured loop")
     run = command("run", run_mode, "train the healthy, the sick and the cured net of a mode, and say what is seen")
     run.add_argument("name")
     run.add_argument("--seed", type=int, default=0)
@@ -98,6 +99,10 @@ def explain_mode(options) -> None:
     from labkit.failures import FAILURES
 
     mode = FAILURES[options.name]
+    if options.script:
+        from labkit.script import script
+
+        return print(script(mode))
     show_json(report.mode_as_values(mode)) if options.json else print(report.mode_in_words(mode))
 
 

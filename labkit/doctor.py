@@ -220,7 +220,7 @@ def check_device() -> Check:
     """What `device="auto"` takes."""
     import torch
 
-    from labkit.train import pick_device
+    from labkit.workbench import pick_device
 
     device = pick_device("auto").type
     if device == "cuda":
@@ -330,8 +330,8 @@ WORK = {"the failure catalogue, once each": catalogue_steps}  # what there is to
 
 def check_speed() -> Check:
     """The standard recipe, trained whole: a part of it would be mostly its dense first validations."""
-    from labkit.recipe import Recipe
     from labkit.failure_mode import LEARNED
+    from labkit.recipe import Recipe
     from labkit.train import train
 
     train(Recipe(steps=WARM_UP), progress=False)

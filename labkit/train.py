@@ -1,8 +1,7 @@
-"""The training loop, on one screen, and the bench it stands on."""
+"""The training loop, on one screen, and what is written down beside it."""
 
 import contextlib
 import copy
-import dataclasses
 import hashlib
 import os
 import time
@@ -15,11 +14,10 @@ from labkit.knob import RecipeError
 from labkit.recipe import Recipe
 from labkit.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
+from labkit.workbench import Workbench, seeded
 
 PROBE = 512  # training images looked at again and again; enough to call a unit dead that is silent on all of them
 SHARPNESS_SAMPLES = 128  # of the probe, for the curvature at the end: 10 Hessian products in some 30 ms
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-PURE = {"half": torch.float16, "bf16_pure": torch.bfloat16}
 
 
 def train(
@@ -40,28 +38,12 @@ def train(
     return Training(recipe).run(each_step=each_step, **options)
 
 
-class Training:
-    """One run on the bench: everything that the recipe asks for, made and ready to go."""
+class Training(Workbench):
+    """One run on the workbench, with every instrument around it."""
 
-    def __init__(self, recipe: Recipe):
-        self.recipe = recipe
-        self.device = pick_device(recipe.device)
-        with seeded(recipe.seed):
-            self.data = in_precision(recipe.data(recipe.but(device=self.device.type)), recipe.precision)
-            self.model = recipe.model(recipe, self.data).to(self.device, PURE.get(recipe.precision))
-            self.optimizer = recipe.optimizer(self.model, recipe)
-        dynamic = recipe.loss_scale == "dynamic"
-        if dynamic and recipe.precision == "half":
-            wanted = "use precision 'fp16', or a fixed factor"
-            raise RecipeError(f"loss_scale: 'dynamic' needs float32 weights, precision 'half' has none; {wanted}")
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=dynamic)
-        self.fixed_scale = 1.0 if dynamic else recipe.loss_scale or 1.0
-        self.recorder = None
-        self.error: dict | None = None
+    error: dict | None = None  # what ended it, where an error did
 
-    def run(
-        self, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise"
-    ) -> Run:
+    def run(self, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise") -> Run:
         """The loop. One step is `recipe.step`; the recorder looks on from inside it."""
         recipe, began, stopped = self.recipe, time.perf_counter(), None
         order = torch.Generator().manual_seed(recipe.seed)
@@ -96,55 +78,6 @@ class Training:
             return LossRecorder(self.optimizer, self.device)
         probe = [part[:PROBE] for part in self.data.train]
         return Recorder(self.model, self.optimizer, loss=self.recipe.loss, probe=probe, autocast=self.autocast)
-
-    # --- what a step is made of ---
-
-    def forward(self, x):
-        """The model's outputs, in the recipe's precision."""
-        with self.autocast():
-            return self.model(x)
-
-    def loss(self, x, y):
-        outputs = self.forward(x)
-        with self.autocast():
-            return self.recipe.loss(outputs, y)
-
-    def backward(self, loss) -> None:
-        """Backpropagate, scaled where the recipe asks; afterwards the gradients are in true units again."""
-        self.scaler.scale(loss * self.fixed_scale if self.fixed_scale != 1 else loss).backward()
-        self.scaler.unscale_(self.optimizer)
-        if self.fixed_scale != 1:
-            torch._foreach_div_([weight.grad for weight in self.weights()], self.fixed_scale)
-
-    def look(self, loss, x, y) -> None:
-        """The one moment that the instruments see: gradients are ready, weights not yet changed."""
-        scale = self.fixed_scale
-        if self.scaler.is_enabled():
-            scale = self.scaler._get_scale_async().clone()  # the tensor: get_scale() would make a GPU wait
-        self.recorder.look(loss, x, y, scale)
-
-    def clip(self) -> None:
-        if self.recipe.clip is None:
-            return
-        by_norm = self.recipe.clip_by == "norm"
-        clip = torch.nn.utils.clip_grad_norm_ if by_norm else torch.nn.utils.clip_grad_value_
-        clip(self.weights(), self.recipe.clip)
-
-    def update(self) -> None:
-        """The optimizer's step, unless GradScaler found an overflow and skips it."""
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def weights(self) -> list[torch.nn.Parameter]:
-        return [weight for weight in self.model.parameters() if weight.grad is not None]
-
-    def set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-
-    def autocast(self):
-        dtype = AUTOCAST.get(self.recipe.precision)
-        return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
 
     # --- what is written down beside the traces ---
 
@@ -194,16 +127,6 @@ def evaluation_steps(steps: int, every: int | None) -> frozenset[int]:
     return frozenset(chosen)
 
 
-def pick_device(name: str) -> torch.device:
-    """The device by its name; 'auto' is a GPU where there is one."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        name = next(device for device, found in there.items() if found)
-    if not there[name]:
-        raise RecipeError(f"device: {name!r} is not on this machine; use 'auto' or 'cpu'")
-    return torch.device(name)
-
-
 @contextlib.contextmanager
 def few_threads():
     """One torch thread, or $LABKIT_THREADS, while a run trains.
@@ -219,25 +142,6 @@ def few_threads():
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def seeded(seed: int):
-    """All random numbers from one seed inside; afterwards the generators are as they were."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield
-
-
-def in_precision(data, precision: str):
-    """The same data in the pure 16-bit format, where the recipe asks for one."""
-    if precision not in PURE:
-        return data
-    cast = {
-        name: getattr(data, name)._replace(x=getattr(data, name).x.to(PURE[precision])) for name in ("train", "val")
-    }
-    return dataclasses.replace(data, **cast)
 
 
 def fingerprint(model) -> str:

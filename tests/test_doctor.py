@@ -332,7 +332,7 @@ def test_a_wheel_requires_what_pyproject_requires(monkeypatch, tmp_path):
 
 
 def test_the_device_is_the_one_that_auto_takes():
-    from labkit.train import pick_device
+    from labkit.workbench import pick_device
 
     check = doctor.check_device()
     assert check.state == "ok" and check.found.startswith(pick_device("auto").type)

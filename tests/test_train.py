@@ -17,7 +17,8 @@ from labkit.diagnose import diagnose
 from labkit.instruments import PATIENCE
 from labkit.recipe import RecipeError
 from labkit.run import Run
-from labkit.train import Training, evaluation_steps, fingerprint, pick_device, seeded, train
+from labkit.train import Training, evaluation_steps, fingerprint, train
+from labkit.workbench import pick_device, seeded
 
 # --- instruments against snapshots of the weights -------------------------------------------------
 
