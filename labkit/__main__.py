@@ -75,6 +75,15 @@ def parser() -> argparse.ArgumentParser:
     )
     poster.add_argument("--paper", default="a3", help="a4, a3 (default) or letter, all landscape")
     poster.add_argument("--width", type=int, metavar="PIXELS", help="of a .png (default: 300 dots per inch of A3)")
+    clinic = command("clinic", hold_clinic, "play every failure mode with several seeds: does it keep its contract?")
+    clinic.add_argument("--contract", action="store_true", required=True, help="fails, named, cured: over all modes")
+    clinic.add_argument("--seeds", type=int, default=5, metavar="N", help="how many (default: 5)")
+    clinic.add_argument("--modes", metavar="A,B,...", help="these modes instead of all")
+    clinic.add_argument("--dataset", default="mnist", help="mnist or cifar10")
+    clinic.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in")
+    clinic.add_argument("--out", metavar="FILE.md", help="write the table as a page, with its conditions")
+    lessons = command("lessons", make_lessons, "make the generated parts of the documentation anew", json=False)
+    lessons.add_argument("--check", action="store_true", help="change nothing; fail where something is out of date")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -184,6 +193,39 @@ def remake_command(options) -> str:
     return " ".join(words)
 
 
+def hold_clinic(options) -> int:
+    import dataclasses
+
+    from labkit import clinic
+    from labkit.run import written_whole
+
+    outcomes = clinic.contract(
+        options.modes.split(",") if options.modes else None,
+        seeds=range(options.seeds),
+        dataset=options.dataset,
+        jobs=options.jobs,
+    )
+    if options.json:
+        show_json([dataclasses.asdict(each) for each in outcomes])
+    else:
+        print(clinic.in_words(outcomes))
+    if options.out:
+        with written_whole(options.out) as stream:
+            stream.write(clinic.in_markdown(outcomes, options.dataset).encode())
+    return 0 if all(each.kept for each in outcomes) else 1
+
+
+def make_lessons(options) -> int:
+    from pathlib import Path
+
+    from labkit import lessons
+
+    changed = lessons.renew(Path(), check=options.check)
+    for path in changed:
+        print(f"{path} is out of date; renew it with `labkit lessons`" if options.check else f"renewed: {path}")
+    return 1 if options.check and changed else 0
+
+
 def show_atlas(options) -> None:
     import dataclasses
 
@@ -191,7 +233,8 @@ def show_atlas(options) -> None:
     from labkit.failures import FAILURES
     from labkit.poster import run_studies
 
-    studies = run_studies(list(FAILURES), seed=options.seed, dataset=options.dataset, jobs=options.jobs)
+    names = [name for name, mode in FAILURES.items() if mode.on(options.dataset)]
+    studies = run_studies(names, seed=options.seed, dataset=options.dataset, jobs=options.jobs)
     if not options.json:
         return print(atlas.in_words(studies))
     tables = {"look_alikes": atlas.look_alikes(studies), "lead_times": atlas.lead_times(studies)}

@@ -53,7 +53,8 @@ class LossRecorder:
 
     def validate(self, **results) -> None:
         """Note validation results after so many steps."""
-        self.evaluations.append({"val_step": self.steps, **{f"val_{name}": each for name, each in results.items()}})
+        plain = {f"val_{name}": each.detach() if torch.is_tensor(each) else each for name, each in results.items()}
+        self.evaluations.append({"val_step": self.steps, **plain})
 
     def run(self, recipe: dict | None = None, **facts) -> Run:
         """All that was recorded so far, as plain arrays."""

@@ -3,6 +3,7 @@
 No pyplot: figures made here belong to nobody else, so they can be drawn in a thread of a notebook.
 """
 
+import functools
 from pathlib import Path
 
 import matplotlib
@@ -33,7 +34,24 @@ OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 BAND = "#56B4E9"
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 # Traces with one row per evaluation, not per step. A run that ends at step 10 has as many of these as of those.
-BY_EVALUATION = ("val_", "probe_", "dead", "histogram", "attention_entropy", "sample_loss_variance")
+BY_EVALUATION = ("val_", "probe_", "dead", "twins", "histogram", "attention_entropy", "sample_loss_")
+WORDS = {  # traces in words, where the name alone does not do
+    "grad_norm_total": "gradient norm",
+    "grad_near_zero": "gradients near zero",
+    "activation_saturated": "saturated units",
+    "activation_std": "spread of activations",
+    "input_max": "largest input",
+    "label_entropy": "entropy of a batch's labels",
+    "train_mode": "in train mode (1) or not (0)",
+    "twins": "units that are twins",
+    "val_train_mode": "validated in train mode",
+    "val_with_gradients": "validated with gradients",
+    "val_input_std": "spread of validation inputs",
+    "val_accuracy": "validation accuracy",
+    "val_loss": "validation loss",
+    "val_confidence": "confidence",
+    "probe_loss": "loss of the probe",
+}
 
 
 # --- over time ------------------------------------------------------------------------------------
@@ -149,15 +167,47 @@ def attention_entropy(thing, ax: Axes | None = None) -> Axes:
     return _finish(ax, "entropy (nats)", "Attention entropy per head")
 
 
-def compare(thing, name: str, ax: Axes | None = None) -> Axes:
-    """Any trace of several runs; of a trace per layer, the layer where it is largest."""
+def lowest_entropy(thing, ax: Axes | None = None) -> Axes:
+    """Entropy of the attention head that looks at the fewest tokens."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        values = run[name].reshape(len(run[name]), -1)
-        values = np.where(np.isfinite(values), values, -np.inf).max(axis=1)
+        ax.plot(run["val_step"], run["attention_entropy"].min(axis=1), **style, label=label)
+    ax.set_ylim(bottom=0)
+    return _finish(ax, "lowest head (nats)", "Attention entropy")
+
+
+def validation_loss(thing, ax: Axes | None = None) -> Axes:
+    """The validation loss alone."""
+    return compare(thing, "val_loss", ax, log=True)
+
+
+def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -> Axes:
+    """Any trace of several runs; of a trace per layer, the layer where it is largest.
+
+    A log axis where asked for; by default where the values are positive and span two decades.
+    """
+    ax = ax or new_axes()
+    largest = []
+    for style, run, label in _lines(thing):
+        if name not in run:  # a run that ended before its first step
+            continue
+        values = run[name].reshape(len(run[name]), -1).astype(np.float64)
+        values = np.where(np.isfinite(values), values, -np.inf).max(axis=1, initial=-np.inf)
+        values = np.where(np.isfinite(values), values, np.nan)
         steps = run["val_step"] if name.startswith(BY_EVALUATION) else run["step"]
-        ax.plot(steps, np.where(np.isfinite(values), values, np.nan), **style, label=label)
-    return _finish(ax, name, name)
+        ax.plot(steps, values, **style, label=label)
+        largest.append(values)
+    shown = np.concatenate([*largest, []])
+    shown = shown[np.isfinite(shown)]
+    if log is None:
+        log = len(shown) > 0 and shown.min() > 0 and shown.max() > 100 * shown.min()
+    words = WORDS.get(name, name.replace("_", " "))
+    return _finish(ax, words, words[:1].upper() + words[1:], log=log)
+
+
+def instrument(name: str):
+    """How to draw what gives a failure away: a function of a study and axes."""
+    return INSTRUMENTS.get(name) or functools.partial(compare, name=name)
 
 
 # --- per layer ------------------------------------------------------------------------------------
@@ -229,8 +279,13 @@ def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> A
 # --- whole pictures -------------------------------------------------------------------------------
 
 # What gives a failure away -> how to draw it. A mode names one in `shows`.
+# The name of any other trace is drawn as a line, of the layer or head where it is largest.
 INSTRUMENTS = {
     "update_ratio": update_ratio,
+    "weight_norm": weight_norms,
+    "lr": learning_rate,
+    "attention_entropy": lowest_entropy,
+    "val_loss": validation_loss,
     "gap": gap,
     "grad_norm": gradient_bars,
     "dead": dead_units,
@@ -249,7 +304,7 @@ def study_picture(study, heading: str = "") -> Figure:
         gradient_ratio_line(study, axes[2])
     else:
         gradient_bars(study, axes[2])
-    INSTRUMENTS[study.mode.shows](study, axes[3])
+    instrument(study.mode.shows)(study, ax=axes[3])
     figure.suptitle(heading or study.mode.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
     return figure
 

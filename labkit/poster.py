@@ -56,7 +56,8 @@ def make(
         raise RecipeError(f"expected files that end in .pdf, .png or .svg, got {', '.join(map(str, paths))}")
     if width is not None and (problem := COUNT.problem(width)):
         raise RecipeError(f"width: {problem}")
-    names = list(modes or (FAILURES if everything else HEADLINES))
+    whole = [name for name, mode in FAILURES.items() if mode.on(dataset)]
+    names = list(modes or (whole if everything else HEADLINES))
     studies = run_studies(names, seed=seed, dataset=dataset, jobs=jobs)
     pages = draw(studies, paper=paper, remake=remake, tables=everything)
     return [written for path in paths for written in write(pages, path, width)]
@@ -234,7 +235,7 @@ def card(sheet: Sheet, box: Box, each: Study) -> None:
     )
     left, right, below = _split(inside)
     _small(sheet, plots.losses(each, sheet.axes(left)))
-    _small(sheet, plots.INSTRUMENTS[each.mode.shows](each, sheet.axes(right)))
+    _small(sheet, plots.instrument(each.mode.shows)(each, ax=sheet.axes(right)))
     y = below.y + _verdict(sheet, below, each)
     cure = (
         f"{next(iter(each.mode.cures))}: {each.cured.accuracy:.1%} right, the healthy twin {each.healthy.accuracy:.1%}."

@@ -1,5 +1,7 @@
 """One failure mode played out: the healthy twin, the sick run and the cured one; and whether a recipe cures."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkit.diagnose import Diagnosis, diagnose
@@ -55,6 +57,16 @@ class Study:
         return 1 - (self.sick.accuracy - chance) / (self.healthy.accuracy - chance)
 
     @property
+    def fails(self) -> bool:
+        """Does the sick run show its own signature, and does it lose what the mode says it loses?"""
+        return self.name in {found.name for found in self.diagnoses} and self.harm >= self.mode.harm
+
+    @property
+    def is_clean(self) -> bool:
+        """Is the healthy run healthy: nothing to diagnose, run to its end, and learned?"""
+        return not why_not_cured(self.mode, self.healthy, self.healthy, self.recipes["healthy"])
+
+    @property
     def is_cured(self) -> bool:
         return not why_not_cured(self.mode, self.cured, self.healthy, self.recipes["cured"])
 
@@ -87,9 +99,14 @@ def study(
     mode = FAILURES[name]
     recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
     recipes["sick"] = recipes["sick"].but(**changes or {})
+    return play(mode, recipes, functools.partial(train, **options))
+
+
+def play(mode: FailureMode, recipes: dict[str, Recipe], trainer: Callable = train) -> Study:
+    """The study of these three recipes, by any function that trains as `train` does."""
     trained = {}
     for recipe in dict.fromkeys(recipes.values()):  # where the cure is to do as the twin does, one run serves both
-        trained[recipe] = train(recipe, errors="record", **options)
+        trained[recipe] = trainer(recipe, errors="record")
         if trained[recipe].facts["stopped"] == "interrupted":
             raise KeyboardInterrupt
     runs = {role: trained[recipe] for role, recipe in recipes.items()}
@@ -115,7 +132,7 @@ def why_not_cured(mode: FailureMode, run: Run, healthy: Run, recipe: Recipe) -> 
     if found := diagnose(run):
         return f"not yet: the run still shows {found[0].title.lower()}: {found[0].because}"
     if run.facts["stopped"]:
-        error = run.facts["error"]
+        error = run.facts.get("error")
         why = f"{error['kind']}: {error['message']}" if error else run.facts["stopped"]
         return f"not yet: the run ended after {len(run)} of {run.facts['planned_steps']} steps ({why})"
     if run.accuracy is None:

@@ -15,7 +15,7 @@ from labkit.failure_mode import CLOSE
 from labkit.failures import FAILURES
 from labkit.plots import INSTRUMENTS
 from labkit.recipe import Recipe
-from labkit.study import Study, why_not_cured
+from labkit.study import Study, play, why_not_cured
 
 SEED = 0  # one here, quickly; `labkit clinic --contract` takes five
 FACES = [(name, face) for name, mode in FAILURES.items() for face in (None, *mode.faces)]
@@ -26,9 +26,7 @@ modes = pytest.mark.parametrize("name", FAILURES)
 def played(name: str, seed: int, dataset: str = "mnist", face: str | None = None) -> Study:
     """As `labkit.study` plays it, with every recipe trained once for all tests."""
     mode = FAILURES[name]
-    recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
-    runs = {role: trained(recipe) for role, recipe in recipes.items()}
-    return Study(mode=mode, recipes=recipes, diagnoses=diagnose(runs["sick"]), **runs)
+    return play(mode, mode.recipes(dataset=dataset, face=face, seed=seed), lambda recipe, errors: trained(recipe))
 
 
 def assert_contract(study: Study, dataset: str) -> None:

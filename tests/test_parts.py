@@ -32,7 +32,7 @@ def test_cross_entropy_by_hand():
 def one_weight(optimizer: str, gradients: list[float], **knobs) -> float:
     """Where a weight of 1 goes under these gradients."""
     weight = nn.Parameter(torch.ones(1))
-    made = getattr(parts, optimizer)([weight], Recipe(**knobs))
+    made = getattr(parts, optimizer)(nn.ParameterList([weight]), Recipe(**knobs))
     for gradient in gradients:
         weight.grad = torch.tensor([gradient])
         made.step()
@@ -81,7 +81,7 @@ def test_a_skipped_first_step_leaves_no_momentum(optimizer):
         rubbish = torch.full((1000,), garbage)
         del rubbish  # its memory is the next to be used
         weight = nn.Parameter(torch.ones(1000))
-        made = getattr(parts, optimizer)([weight], Recipe(loss_scale="dynamic", lr=0.1))
+        made = getattr(parts, optimizer)(nn.ParameterList([weight]), Recipe(loss_scale="dynamic", lr=0.1))
         scaler = torch.amp.GradScaler("cpu")
         for factor in (math.inf, 1.0):
             made.zero_grad()

@@ -73,11 +73,11 @@ def test_options_go_to_the_training(monkeypatch, quick):
     monkeypatch.setattr(module, "train", lambda recipe, **options: seen.append(options) or trained(recipe))
     study(LOW.name, progress=False)
     is_cured(LOW.name, quick.sick, progress=False)
-    assert seen == [{"progress": False}] * 4
+    assert seen == [{"progress": False, "errors": "record"}] * 4
 
 
 def test_an_interrupted_study_ends(monkeypatch, quick):
-    monkeypatch.setattr(module, "train", lambda recipe: hand_made(facts={"stopped": "interrupted"}))
+    monkeypatch.setattr(module, "train", lambda recipe, **_: hand_made(facts={"stopped": "interrupted"}))
     with pytest.raises(KeyboardInterrupt):
         study(LOW.name)
 

@@ -1,0 +1,74 @@
+"""The clinic: outcomes are counted as they are, and a broken contract is said."""
+
+import dataclasses
+import json
+
+import pytest
+from helpers import tiny, trained
+
+from labkit import clinic
+from labkit.__main__ import main
+from labkit.failures import FAILURES
+from labkit.knob import RecipeError
+from labkit.study import play
+
+KEPT = clinic.Outcome(
+    name="dead_relu",
+    seed=0,
+    fails=True,
+    named=True,
+    cured=True,
+    clean=True,
+    accuracy={"healthy": 0.94, "sick": 0.11, "cured": 0.95},
+    verdict=("dead_relu",),
+    seconds=2.0,
+)
+BROKEN = dataclasses.replace(KEPT, seed=1, named=False, verdict=("vanishing_gradients", "dead_relu"), seconds=4.0)
+
+
+def test_each_demand_is_counted_over_the_seeds():
+    _, row = clinic.table([KEPT, BROKEN])
+    assert row == ("dead_relu", "2/2", "1/2", "2/2", "2/2", "94 %", "11 %", "95 %", "3.0")
+
+
+def test_a_broken_contract_is_named_with_its_seed():
+    words = clinic.in_words([KEPT, BROKEN])
+    assert "1 modes, 2 studies, 1 kept the whole contract" in words
+    assert "dead_relu, seed 1: not named; diagnosed: vanishing_gradients, dead_relu" in words
+    assert clinic.broken([KEPT]) == []
+
+
+@pytest.mark.parametrize("test", clinic.CHECKS)
+def test_any_demand_can_break_it(test):
+    assert KEPT.kept and not dataclasses.replace(KEPT, **{test: False}).kept
+
+
+def test_a_study_is_judged_by_what_it_is():
+    mode = FAILURES["learning_rate_too_low"]
+    recipes = {role: tiny(lr=lr) for role, lr in (("healthy", 0.1), ("sick", 1e-6), ("cured", 0.1))}
+    outcome = clinic.judge(play(mode, recipes, lambda recipe, errors: trained(recipe)))
+    assert outcome.named and not outcome.cured and not outcome.clean  # six steps are too few to learn
+    assert outcome.accuracy["sick"] < outcome.accuracy["healthy"]
+
+
+def test_the_page_says_under_which_conditions():
+    page = clinic.in_markdown([KEPT, BROKEN], "cifar10")
+    assert "labkit clinic --contract --seeds 2 --dataset cifar10" in page and "torch" in page
+    assert "| `dead_relu` | 2/2 | 1/2 |" in page and "- dead_relu, seed 1" in page
+
+
+def test_the_command_counts_and_fails_where_a_contract_is_broken(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(clinic, "contract", lambda names, **_: [KEPT])
+    assert main(["clinic", "--contract", "--out", str(tmp_path / "page.md")]) == 0
+    assert "`dead_relu`" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    monkeypatch.setattr(clinic, "contract", lambda names, **_: [KEPT, BROKEN])
+    assert main(["clinic", "--contract", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[1]["named"] is False
+
+
+def test_bad_wishes_are_refused_before_anything_is_trained():
+    with pytest.raises(RecipeError, match="jobs"):
+        clinic.contract(jobs=0)
+    with pytest.raises(KeyError, match="Did you mean 'dead_relu'"):
+        clinic.contract(["dead_rellu"])

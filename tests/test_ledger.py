@@ -1,0 +1,157 @@
+"""The ledger: which samples, under which labels, in which mode; checked against cases made by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import tiny, trained
+from torch import nn
+
+from labkit import parts
+from labkit.data import load
+from labkit.ledger import (
+    Ledger,
+    entropy,
+    fingerprints,
+    not_in_optimizer,
+    order_repeats,
+    pixels,
+    relabelled,
+    strangers,
+)
+from labkit.train import Training
+
+
+def test_no_two_of_the_first_digits_have_the_same_fingerprint():
+    prints = fingerprints(pixels(load("mnist", "train").x[:10_000]))
+    assert len(np.unique(prints.numpy())) == 10_000
+
+
+def test_a_sample_has_the_same_fingerprint_in_any_company():
+    x = load("mnist", "train").x[:300]
+    one = torch.cat([fingerprints(pixels(x[index : index + 1])) for index in range(300)])
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(fingerprints(pixels(x)), one)
+    assert torch.equal(fingerprints(pixels(x[order])), one[order])
+    assert not torch.isin(fingerprints(pixels(x * 1.0001)), one).any()
+
+
+def test_the_random_generator_is_left_alone():
+    state = torch.get_rng_state()
+    pixels(torch.rand(2, 3, 41, 41, generator=torch.Generator().manual_seed(0)))  # a size not met before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("prints", "share"),
+    [([], 0), ([1, 2, 3], 0), ([1, 2, 3, 1, 2, 3], 1), ([1, 2, 3, 4, 1, 2, 4, 3], 0.5), ([1, 2, 3, 3, 1, 2], 1)],
+)
+def test_how_much_of_an_order_comes_again(prints, share):
+    assert order_repeats(np.array(prints)) == share
+
+
+@pytest.mark.parametrize(
+    ("prints", "labels", "share"),
+    [([1, 2, 1, 2], [5, 6, 5, 6], 0), ([1, 2, 1, 2], [5, 6, 5, 7], 0.5), ([1, 2, 3], [0, 0, 0], 0)],
+)
+def test_how_many_samples_change_their_label(prints, labels, share):
+    assert relabelled(np.array(prints), np.array(labels)) == share
+
+
+def test_the_entropy_of_labels():
+    assert entropy(np.array([8, 0, 0])) == 0
+    assert entropy(np.array([4, 4])) == pytest.approx(math.log(2))
+
+
+class WithList(nn.Module):
+    """A layer that the net does not know of, because it stands in a plain list."""
+
+    def __init__(self):
+        super().__init__()
+        self.known, self.hidden = nn.Linear(3, 3), [nn.Linear(3, 2)]
+
+    def forward(self, x):
+        return self.hidden[0](self.known(x))
+
+
+def test_tensors_that_the_net_does_not_own_are_found_in_the_graph():
+    net = WithList()
+    assert strangers(net(torch.ones(1, 3)).sum(), net) == [[2], [2, 3]]
+    assert strangers(net.known(torch.ones(1, 3)).sum(), net) == []
+    assert strangers(torch.ones(()), net) == []  # a loss without a graph
+
+
+def test_parameters_that_the_optimizer_does_not_hold_are_named():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
+    assert not_in_optimizer(net, optimizer) == ["1.weight", "1.bias"]
+    assert not_in_optimizer(net[0], optimizer) == []
+
+
+def test_a_healthy_run_has_a_clean_ledger():
+    run = trained(tiny(steps=20, normalisation="batch", dropout=0.1, evaluate_every=5))
+    facts = run.facts
+    assert facts["batch_norms"] == ["norm1"] and facts["dropouts"] == ["dropout1"]
+    assert facts["unregistered"] == facts["not_in_optimizer"] == []
+    assert facts["order_repeats"] < 0.1 and facts["relabelled"] == 0 and facts["val_changed"] == 0
+    assert facts["val_trained_on"] < 0.01 and facts["batch_length"] == 32
+    assert sum(facts["label_shares"]) == pytest.approx(1, abs=1e-4)
+    assert (run["train_mode"] == 1).all() and (run["val_train_mode"] == 0).all()
+    assert (run["val_with_gradients"] == 0).all()
+    assert run["val_input_mean"][-1] == pytest.approx(0, abs=0.1)
+    assert (run["label_entropy"] > 1.5).all() and (run["input_max"] < 3).all()
+
+
+def in_order(split, recipe, generator):
+    """The same order in every epoch, with labels that move on by one."""
+    while True:
+        for start in range(0, 256, 32):
+            yield split.x[start : start + 32], (split.y[start : start + 32] + torch.randint(10, (1,))) % 10
+
+
+def test_a_fixed_order_and_changing_labels_show():
+    facts = trained(tiny(steps=24, batches=in_order)).facts
+    assert facts["order_repeats"] == 1 and facts["relabelled"] > 0.7
+
+
+def evaluated_on_training_images_with_gradients(training, split):
+    """On training images, without eval() and without no_grad()."""
+    return parts.score(training, training.data.train.x[:64], training.data.train.y[:64])
+
+
+def test_a_leak_a_wrong_mode_and_gradients_at_validation_show():
+    run = trained(tiny(steps=24, evaluate=evaluated_on_training_images_with_gradients, normalisation="batch"))
+    assert run.facts["val_trained_on"] > 0.9
+    assert (run["val_train_mode"] == 1).all() and (run["val_with_gradients"] == 1).all()
+
+
+def in_eval_mode(training, x, y):
+    training.model.eval()
+    parts.plain_step(training, x, y)
+
+
+def test_training_in_eval_mode_shows_in_the_modules_that_care():
+    assert (trained(tiny(step=in_eval_mode, normalisation="batch"))["train_mode"] == 0).all()
+
+
+def test_what_the_instruments_pass_through_the_net_is_not_written_down():
+    training = Training(tiny(steps=3, evaluate_every=0))
+    recorder = training.new_recorder(True)
+    with recorder:
+        recorder.probe.examine  # noqa: B018 (the probe is there)
+        recorder.validate()
+    assert recorder.ledger.passes == [] and recorder.ledger.evaluation() == {}
+
+
+def test_a_ledger_takes_batches_of_any_size_and_labels_that_are_numbers():
+    net = nn.Linear(4, 1)
+    ledger = Ledger(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    ledger.attach()
+    for size in (3, 5, 1):
+        loss = net(torch.ones(size, 4)).sum()
+        ledger.step(loss, torch.zeros(size))
+    ledger.detach()
+    assert ledger.traces()["input_max"].tolist() == [1, 1, 1] and "label_entropy" not in ledger.traces()
+    assert ledger.facts()["batch_length"] == 3 and "relabelled" not in ledger.facts()
+    assert not net._forward_pre_hooks

@@ -1,0 +1,60 @@
+"""The standalone script of every failure mode: it needs torch alone, and it runs."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from labkit.data import embedded_folder
+from labkit.failures import FAILURES
+from labkit.script import script
+
+ALONE = {"learning_rate_too_high", "fp16_overflow", "dead_relu"}  # in a fresh Python, which takes its time
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_it_is_complete_and_runs(name, monkeypatch, capsys):
+    text = script(FAILURES[name])
+    imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {alias.name for node in imported if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in imported if isinstance(node, ast.ImportFrom)}
+    assert not any(module.split(".")[0] == "labkit" for module in modules)
+    assert FAILURES[name].title in text and "SICK" in text and "CURED" in text
+    if FAILURES[name].sick.processes > 1:
+        return run_alone(text)  # its processes must be able to import it
+    monkeypatch.setenv("MNIST_FOLDER", str(embedded_folder()))
+    monkeypatch.setattr(sys, "argv", ["script.py", "--steps", "2"])
+    exec(compile(text, f"{name}.py", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    assert "sick" in printed and "cured" in printed
+    assert printed.count("validation:") == (1 if FAILURES[name].raises else 2)
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_it_runs_in_a_python_that_has_never_heard_of_labkit(name, tmp_path):
+    run_alone(script(FAILURES[name]), tmp_path)
+
+
+def run_alone(text: str, folder=None) -> None:
+    import tempfile
+    from pathlib import Path
+
+    folder = Path(folder or tempfile.mkdtemp())
+    (folder / "alone.py").write_text(text, encoding="utf-8")
+    hidden = "import sys; sys.modules['labkit'] = None; import runpy; runpy.run_path('alone.py', run_name='__main__')"
+    arguments = [sys.executable, "alone.py"] if "spawn(" in text else [sys.executable, "-c", hidden]
+    done = subprocess.run(
+        [*arguments, "--steps", "2"],
+        cwd=folder,
+        env={"MNIST_FOLDER": str(embedded_folder()), "PATH": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("validation:") >= 2
+
+
+def test_the_sick_settings_are_those_of_the_mode():
+    text = script(FAILURES["learning_rate_too_high"])
+    assert "lr=10.0," in text and "CURED = SICK.but(lr=0.1)" in text
