@@ -53,13 +53,17 @@ def mode_in_words(mode: FailureMode) -> str:
     lines = [f"{mode.title}  [{mode.name}, {mode.topic}]", ""]
     lines += [_row("changed", changes_in_words(mode.sick, mode.healthy))]
     lines += [_row("looks like", mode.symptom), _row("because", mode.mechanism)]
+    lines += [_row("costs", mode.costs)] if mode.costs else []
     lines += [_row("check", mode.first_check), _row("remedy", mode.remedy)]
     for cure, recipe in mode.cures.items():
         lines.append(_row("cure", f"{cure} ({changes_in_words(recipe, mode.sick)})"))
+    lines += [_row("but", mode.limit)] if mode.limit else []
     for cure, recipe in mode.false_cures.items():
         lines.append(_row("no cure", f"{cure} ({changes_in_words(recipe, mode.sick)})"))
     for face, changes in mode.faces.items():
         lines.append(_row("also as", f"--face {face}: " + ", ".join(f"{k} = {v}" for k, v in changes.items())))
+    if isinstance(mode.cifar10, str):
+        lines.append(_row("CIFAR-10", mode.cifar10))
     if mode.also_causes:
         lines.append(_row("brings on", ", ".join(mode.also_causes)))
     lines.append(_row("turn", ", ".join(knob.name for knob in mode.knobs)))
@@ -106,6 +110,9 @@ def mode_as_values(mode: FailureMode) -> dict:
         "reference",
         "shows",
         "harm",
+        "costs",
+        "close",
+        "limit",
     )
     return {word: getattr(mode, word) for word in words} | {
         "changes": {name: list(pair) for name, pair in mode.sick.changes_from(mode.healthy).items()},
