@@ -88,12 +88,18 @@ def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path
             for page in pages:
                 pdf.savefig(page.figure)
         return [path]
-    if path.suffix.lower() == ".svg":
-        words["Description"] = "Cards: " + "; ".join(text for page in pages for text in page.titles)
     several = len(pages) > 1
     names = [path.with_stem(f"{path.stem}-{number}") if several else path for number in range(1, len(pages) + 1)]
     dots = width / pages[0].figure.get_figwidth() if width else None
-    return [plots.save(page.figure, name, dots, **words) for page, name in zip(pages, names, strict=True)]
+    return [
+        plots.save(page.figure, name, dots, **words | _description(page, name))
+        for page, name in zip(pages, names, strict=True)
+    ]
+
+
+def _description(page: Sheet, path: Path) -> dict[str, str]:
+    """The cards of this page, for those who have an .svg read to them."""
+    return {"Description": "Cards: " + "; ".join(page.titles)} if path.suffix.lower() == ".svg" else {}
 
 
 # --- pages ----------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ class Study:
     diagnoses: list[Diagnosis]
 
     def __repr__(self) -> str:
-        accuracies = ", ".join(f"{role} {run.accuracy:.1%}" for role, run in self.runs.items())
+        found = {role: run.accuracy for role, run in self.runs.items()}
+        accuracies = ", ".join(f"{role} {'?' if one is None else format(one, '.1%')}" for role, one in found.items())
         return f"<Study of {self.name}: {accuracies}; diagnosis: {[found.name for found in self.diagnoses]}>"
 
     def _repr_html_(self) -> str:

@@ -349,6 +349,16 @@ def test_an_svg_carries_title_and_description(tmp_path):
     assert described.text == "Cards: Healthy; Learning rate too high"
 
 
+def test_each_svg_page_describes_its_own_cards(tmp_path):
+    sheets = [_empty_page(), _empty_page()]
+    sheets[0].titles, sheets[1].titles = ["Healthy", "Dead ReLUs"], ["Lead time"]
+    described = []
+    for path in poster.write(sheets, tmp_path / "p.svg"):
+        [one] = ElementTree.parse(path).iter("{http://purl.org/dc/elements/1.1/}description")
+        described.append(one.text)
+    assert described == ["Cards: Healthy; Dead ReLUs", "Cards: Lead time"]
+
+
 def test_a_picture_has_the_width_that_is_asked_for(tmp_path):
     [path] = poster.write([_empty_page()], tmp_path / "small.png", 640)
     assert struct.unpack(">I", path.read_bytes()[16:20]) == (640,)

@@ -95,6 +95,13 @@ def test_harm_is_the_share_of_what_was_learned_above_chance(healthy, sick, harm)
     assert not found.named
 
 
+def test_a_study_says_in_one_line_what_it_is():
+    runs = {role: hand_made(val_accuracy=0.9) for role in ("healthy", "sick", "cured")}
+    del runs["sick"].traces["val_accuracy"]  # a run that was never validated
+    found = Study(mode=LOW, recipes=LOW.recipes(), diagnoses=[], **runs)
+    assert repr(found) == f"<Study of {LOW.name}: healthy 90.0%, sick ?, cured 90.0%; diagnosis: []>"
+
+
 # --- is it cured? ---------------------------------------------------------------------------------
 
 
