@@ -263,8 +263,8 @@ class Probe:
         with evaluating(self.model), captured(self.activations | self.attentions) as outputs, self.autocast():
             result = self.model(self.x)
             found = {"probe_loss": self.loss(result, self.y).float()}
-            each = [self.loss(result[i : i + 1], self.y[i : i + 1]) for i in range(min(HISTOGRAM_SAMPLES, len(self.y)))]
-        found["sample_loss_variance"] = torch.stack(each).float().var()
+            each = sample_losses(self.loss, result[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES])
+        found["sample_loss_variance"] = each.float().var()
         if not self.y.is_floating_point() and result.ndim == 2:
             found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
         hidden = [outputs[name].float() for name in self.activations]
@@ -278,6 +278,13 @@ class Probe:
             self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
             found["attention_entropy"] = torch.cat(list(entropies.values()))
         return found
+
+
+def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss of each sample alone: one call where torch can keep them apart, else one call per sample."""
+    if loss is nn.functional.cross_entropy and outputs.ndim == 2:
+        return loss(outputs, targets, reduction="none")
+    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:

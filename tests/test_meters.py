@@ -441,6 +441,15 @@ def test_the_probe_against_the_definition():
     torch.testing.assert_close(found["attention_entropy"], entropy(model.attention(tokens, tokens)))
 
 
+@pytest.mark.parametrize("count", [3, 100])
+def test_the_variance_of_the_sample_losses_is_that_of_any_loss(count):
+    model, x, y, probe = probed(count)
+    probe.loss = lambda outputs, targets: cross_entropy(outputs, targets)  # nobody knows what it calls: one by one
+    one_by_one = probe.examine()["sample_loss_variance"].item()
+    probe.loss = cross_entropy
+    assert probe.examine()["sample_loss_variance"].item() == pytest.approx(one_by_one, rel=1e-5)
+
+
 def test_the_probe_changes_nothing():
     model, _, _, probe = probed()
     model.train()
