@@ -84,21 +84,25 @@ def study(
     *,
     face: str | None = None,
     changes: dict | None = None,
+    known: dict[Recipe, Run] | None = None,
     **options,
 ) -> Study:
     """Train the healthy, the sick and the cured recipe of a mode; `changes` are made to the sick one alone.
 
+    Runs that are in `known` are not trained again; new ones are added to it, for the next study.
     Further options go to `train`, such as `progress=False`.
     """
     mode = FAILURES[name]
     recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
     recipes["sick"] = recipes["sick"].but(**changes or {})
-    trained = {}
-    for recipe in dict.fromkeys(recipes.values()):  # where the cure is to do as the twin does, one run serves both
-        trained[recipe] = train(recipe, **options)
-        if trained[recipe].facts["stopped"] == "interrupted":
-            raise KeyboardInterrupt
-    runs = {role: trained[recipe] for role, recipe in recipes.items()}
+    known = {} if known is None else known
+    for recipe in recipes.values():
+        if recipe not in known:  # where the cure is to do as the twin does, one run serves both
+            run = train(recipe, **options)
+            if run.facts["stopped"] == "interrupted":
+                raise KeyboardInterrupt
+            known[recipe] = run
+    runs = {role: known[recipe] for role, recipe in recipes.items()}
     return Study(mode=mode, recipes=recipes, diagnoses=diagnose(runs["sick"]), **runs)
 
 

@@ -494,6 +494,13 @@ def test_studies_come_in_the_order_of_their_names(monkeypatch):
     assert [study.name for study in poster.run_studies(names, seed=0, dataset="mnist")] == names
 
 
+def test_in_one_process_the_studies_share_their_runs(monkeypatch):
+    seen = []
+    monkeypatch.setattr(poster, "study", lambda name, *_, known, **__: seen.append(known) or played(name))
+    poster.run_studies(["vanishing_gradients", "dead_relu"], seed=0, dataset="mnist")
+    assert seen[0] == {} and seen[0] is seen[1]
+
+
 @pytest.mark.slow  # two fresh processes load torch
 def test_two_processes_give_the_same_studies_as_one():
     names = ["learning_rate_too_high", "learning_rate_too_high"]

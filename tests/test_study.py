@@ -47,6 +47,14 @@ def test_a_cure_that_is_the_healthy_twin_is_not_trained_again(calls, quick):
     assert found.cured is found.healthy and found.sick is not found.healthy
 
 
+def test_a_run_that_is_known_is_not_trained_again(calls, quick):
+    known = {}
+    one = study(LOW.name, known=known)
+    other = study(LOW.name, changes={"lr": 0.05}, known=known)
+    assert calls == [quick.healthy, quick.sick, quick.sick.but(lr=0.05)] == list(known)
+    assert other.healthy is one.healthy and other.sick is not one.sick
+
+
 def test_a_study_holds_the_three_runs_and_the_diagnosis(calls, quick):
     found = study(LOW.name)
     assert found.name == LOW.name and list(found.runs) == ["healthy", "sick", "cured"]
