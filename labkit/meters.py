@@ -143,7 +143,7 @@ class WeightMeter:
         """The losses of the rows of `measure`, and what was measured: norms per layer, statistics per parameter."""
         count = self.held.counts.cpu().numpy()
         blocks = [*self.blocks, self._statistics()] if self.waiting else self.blocks
-        table = torch.cat(blocks, 1).double().cpu().numpy() if blocks else np.zeros((7, 0, len(self.names)))
+        table = torch.cat(blocks, 1).cpu().double().numpy() if blocks else np.zeros((7, 0, len(self.names)))
         gradient, weight, moved, total, small, low, high = table
         update = np.concatenate([moved[1:], self._last_update()[None]]) if len(moved) else moved
         mean = total / count
@@ -156,7 +156,7 @@ class WeightMeter:
             traces["update_ratio"] = traces["update_norm"] / np.maximum(traces["weight_norm"], 1e-30)
             traces["grad_norm_total"] = np.sqrt((gradient**2).sum(1))
         return traces | {
-            "loss": torch.stack(rows)[:, 0].double().cpu().numpy() if rows else np.zeros(0),
+            "loss": torch.stack(rows)[:, 0].cpu().double().numpy() if rows else np.zeros(0),
             "grad_mean": mean,
             "grad_std": spread,
             "grad_min": low,
