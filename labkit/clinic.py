@@ -1,6 +1,5 @@
 """Many seeds, played blind: does every failure mode keep its contract?"""
 
-import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from tqdm.auto import tqdm
 from labkit.bench import cpu_name
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError
-from labkit.recipe import COUNT
+from labkit.recipe import COUNT, Recipe
+from labkit.run import Run
 from labkit.study import Study, play
-from labkit.train import train
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,14 @@ def contract(
 
 def examine(name: str, seed: int, dataset: str) -> Outcome:
     """Play one mode with one seed, and judge it."""
+    if seed not in _known:
+        _known.clear()  # of another seed: nobody will ask for it again
     mode = FAILURES[name]
-    return judge(play(mode, mode.recipes(dataset=dataset, seed=seed), remembered))
+    recipes = mode.recipes(dataset=dataset, seed=seed)
+    return judge(play(mode, recipes, _known.setdefault(seed, {}), progress=False))
 
 
-@functools.lru_cache(maxsize=32)  # runs of some 2 MB; enough for the twins that neighbours share
-def remembered(recipe, **options):
-    return train(recipe, progress=False, **options)
+_known: dict[int, dict[Recipe, Run]] = {}  # the runs of one seed, in this process
 
 
 def judge(study: Study) -> Outcome:

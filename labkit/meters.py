@@ -5,7 +5,6 @@ and the device too: results stay tensors until the end, so that a GPU never wait
 """
 
 import contextlib
-import itertools
 import math
 
 import numpy as np
@@ -16,8 +15,10 @@ from labkit.models import AttentionWeights
 from labkit.segments import Segments
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
+COUNTED = 1024  # entries of each parameter looked through for those: a share is known to one or two hundredths
 SAMPLES = 8  # images of each batch in the activation statistics; the whole batch would cost more than it tells
-BLOCK = 16  # steps whose activations are measured in one go
+BLOCK = 16  # steps that are measured in one go
+HELD = 2**20  # entries of gradients that may wait for it: 4 MB, and as much of weights
 LARGE = 65_536  # entries; of a larger activation a slice is copied at once: holding it makes later steps fault pages
 SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
 TWIN = 1e-5  # two units whose answers differ by less, as a share of their size, are one unit twice
@@ -34,21 +35,30 @@ SMALL, BIG = 1e-15, 1e18
 
 
 class WeightMeter:
-    """Norms of gradients, weights and updates, and the spread of the gradients, of all parameters at once."""
+    """Norms of gradients, weights and updates, and the spread of the gradients, of all parameters at once.
+
+    A look copies gradients and weights; a block of looks is measured in one go, because after a training step
+    every operation costs more to call than to carry out. Norms, means, spreads and extremes are those of all
+    entries. The near-zero share of a parameter with more than COUNTED entries is that among COUNTED of them,
+    the same at every look and spread evenly over it.
+    """
 
     @torch.no_grad()
     def __init__(self, model: nn.Module):
         self.names, self.weights = zip(*model.named_parameters(), strict=True)
         self.device = self.weights[0].device
-        self.held = Segments([weight.shape for weight in self.weights], self.device, copies=3)
-        self.lines = self.held.buffer.unbind()  # gradients in line 0; weights and their last update in 1 and 2
-        self.new, self.old = 1, 2
-        self.held.fill(self.new, self.weights)
-        self.rows = torch.empty(5, len(self.held.owner), device=self.device)
-        self.norm_rows, self.sum_row, self.small_row = self.rows[:3], self.rows[3], self.rows[4]
-        self.scratch = torch.empty_like(self.lines[0])
+        shapes = [weight.shape for weight in self.weights]
+        self.block = max(1, min(BLOCK, HELD // sum(shape.numel() for shape in shapes)))
+        self.gradients = Segments(shapes, self.device, copies=self.block)
+        self.held = Segments(shapes, self.device, copies=1 + self.block)  # weights: before the block, then of each look
+        self.held.fill(0, self.weights)
+        self.scratch = torch.empty_like(self.gradients.buffer)
         self.counts = self.held.counts.tolist()
-        self.looks = 0
+        self.sample = Segments([torch.Size([min(COUNTED, shape.numel())]) for shape in shapes], self.device)
+        self.places = self._spread_places()
+        self.limits = torch.where(self.sample.real == 1, NEAR_ZERO, -1.0)  # nothing is smaller than that: padding
+        self.waiting = 0  # looks held and not yet measured
+        self.blocks: list[torch.Tensor] = []
         self.spreads: dict[int, torch.Tensor] = {}  # look -> spreads that had to be measured in two passes
         self.layers = tuple(dict.fromkeys(layer_of(name) for name in self.names))
         self.without_gradient: set[str] = set()
@@ -60,27 +70,67 @@ class WeightMeter:
         return list(dict.fromkeys(layer_of(name) for name, weight in pairs if weight.ndim >= 2))
 
     def measure(self, loss: torch.Tensor) -> torch.Tensor:
-        """This step's loss and statistics in one vector: loss, then norms, sums and extremes per parameter."""
-        held, gradient = self.held, self.lines[0]
-        held.fill(0, self._gradients())
-        self._take_in_weights()
-        torch.linalg.vector_norm(held.buffer, dim=-1, out=self.norm_rows).square_()
-        torch.sum(gradient, -1, out=self.sum_row)
-        torch.sum(torch.abs(gradient, out=self.scratch).lt_(NEAR_ZERO), -1, out=self.small_row)
-        totals = held.sums(self.rows)
+        """Take in this step; returns its loss, and a 0 that is NaN where a gradient or a weight is not finite."""
+        self.gradients.fill(self.waiting, self._gradients())
+        self.held.fill(self.waiting + 1, self.weights)
+        lines = self.gradients.buffer[self.waiting], self.held.buffer[self.waiting + 1]
+        self.waiting += 1
+        total = sum(line.sum() for line in lines)
+        if self.device.type != "cpu" or not math.isfinite(total):  # float32 sums of finite numbers may overflow
+            total = sum(self.held.wide(line).sum() for line in lines)
+        if self.waiting == self.block:
+            self._measure_block()
+        return torch.stack([loss.detach().float().reshape(()), total.mul(0).float()])
+
+    def _measure_block(self) -> None:
+        found, last = self._statistics(), self.held.buffer[self.waiting]
+        self.held.buffer[0].copy_(last)
+        self.blocks.append(found)
+        self.waiting = 0
+
+    def _statistics(self) -> torch.Tensor:
+        """(statistic, look, parameter) of the looks that wait: three norms, sum, near-zero share, both extremes."""
+        held, looks = self.held, self.waiting
+        gradient, before, weight = self.gradients.buffer[:looks], held.buffer[:looks], held.buffer[1 : looks + 1]
+        lines = gradient, weight, torch.sub(weight, before, out=self.scratch[:looks])
+        rows = torch.stack([*(torch.linalg.vector_norm(line, dim=-1).square_() for line in lines), gradient.sum(-1)])
+        totals = held.sums(rows)
         totals[:3].sqrt_()
         on_cpu = self.device.type == "cpu"  # float64 costs a GPU less than to wait for an answer
-        values = totals[:4].tolist() if on_cpu else None
-        if not on_cpu or not all(map(math.isfinite, itertools.chain(*values))):
-            totals = held.sums(self.rows, apart=True)
-            totals[:3] = held.norms(safe=True)
+        values = totals.tolist() if on_cpu else None
+        if not on_cpu or not math.isfinite(totals.double().sum()):
+            totals = held.sums(rows, apart=True)
+            totals[:3] = torch.stack([held.norms(safe=True, values=line) for line in lines])
         else:
-            for copy, index in out_of_range(values[:3]):
-                totals[copy, index] = held.views[copy][index].double().norm()
-        if not on_cpu or nearly_equal(values[0], values[3], self.counts):
-            self.spreads[self.looks] = _exact_deviation(held, gradient[None])[1][0]
-        self.looks += 1
-        return torch.cat([loss.detach().float().reshape(1), totals.view(-1), held.extremes(0)])
+            for line, look, index in out_of_range(values[:3]):
+                totals[line, look, index] = held.part(lines[line][look], index).double().norm()
+        close = range(looks)
+        if on_cpu:
+            close = [look for look in close if nearly_equal(values[0][look], values[3][look], self.counts)]
+        if len(close):
+            looked = sum(block.shape[1] for block in self.blocks)
+            exact = _exact_deviation(held, torch.stack([gradient[look] for look in close]))[1]
+            self.spreads |= {looked + look: spread for look, spread in zip(close, exact, strict=True)}
+        return torch.cat([totals, self._near_zero(gradient)[None], held.extremes(gradient)])
+
+    def _spread_places(self) -> torch.Tensor:
+        """Where in the line of gradients the sampled entries lie.
+
+        Multiples of the golden ratio fall evenly whatever the shape; equal steps would hit some columns alone.
+        """
+        golden = torch.arange(COUNTED, dtype=torch.float64).mul_((math.sqrt(5) - 1) / 2).frac_()
+        chosen = []
+        for start, count in zip(self.held.starts, (weight.numel() for weight in self.weights), strict=True):
+            spread = golden.mul(count).long().sort().values if count > COUNTED else torch.arange(count)
+            chosen.append(start + spread)
+        places = torch.zeros(self.sample.real.shape, dtype=torch.long, device=self.device)
+        places[self.sample.real == 1] = torch.cat(chosen).to(self.device)
+        return places.view(-1)
+
+    def _near_zero(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Share of near-zero entries in the sample of each gradient: (look, parameter)."""
+        chosen = gradient.flatten(1).index_select(1, self.places).view(-1, *self.limits.shape)
+        return self.sample.sums(chosen.abs_().lt_(self.limits).sum(-1)).div_(self.sample.counts)
 
     def _gradients(self) -> list[torch.Tensor]:
         gradients = [weight.grad for weight in self.weights]
@@ -90,21 +140,12 @@ class WeightMeter:
                 gradients[index] = torch.zeros_like(self.weights[index])
         return gradients
 
-    def _take_in_weights(self) -> None:
-        """Copy the weights as they are now; what was held before becomes the update since."""
-        self.new, self.old = self.old, self.new
-        self.held.fill(self.new, self.weights)
-        torch.sub(self.lines[self.new], self.lines[self.old], out=self.lines[self.old])
-
     def traces(self, rows: list[torch.Tensor]) -> dict[str, np.ndarray]:
-        """The rows of `measure`, one per step, taken apart; norms per layer, statistics per parameter."""
+        """The losses of the rows of `measure`, and what was measured: norms per layer, statistics per parameter."""
         count = self.held.counts.cpu().numpy()
-        padding = self.held.padding.cpu().numpy()
-        width = 1 + 7 * len(self.names)
-        table = torch.stack(rows).cpu().numpy().astype(np.float64) if rows else np.zeros((0, width))
-        gradient, one, other, total, small, low, high = np.split(table[:, 1:], 7, axis=1)
-        even = np.arange(len(table))[:, None] % 2 == 0  # weights and updates change places at every look
-        weight, moved = np.where(even, other, one), np.where(even, one, other)
+        blocks = [*self.blocks, self._statistics()] if self.waiting else self.blocks
+        table = torch.cat(blocks, 1).cpu().double().numpy() if blocks else np.zeros((7, 0, len(self.names)))
+        gradient, weight, moved, total, small, low, high = table
         update = np.concatenate([moved[1:], self._last_update()[None]]) if len(moved) else moved
         mean = total / count
         with np.errstate(all="ignore"):  # a diverged run holds inf and NaN, and shows them
@@ -116,17 +157,17 @@ class WeightMeter:
             traces["update_ratio"] = traces["update_norm"] / np.maximum(traces["weight_norm"], 1e-30)
             traces["grad_norm_total"] = np.sqrt((gradient**2).sum(1))
         return traces | {
-            "loss": table[:, 0],
+            "loss": torch.stack(rows)[:, 0].cpu().double().numpy() if rows else np.zeros(0),
             "grad_mean": mean,
             "grad_std": spread,
             "grad_min": low,
             "grad_max": high,
-            "grad_near_zero": (small - padding) / count,
+            "grad_near_zero": small,
         }
 
     def _last_update(self) -> np.ndarray:
         """Norms of the update since the last look."""
-        before = self.held.views[self.new]
+        before = self.held.views[self.waiting]
         pairs = zip(self.weights, before, strict=True)
         return torch.stack([(now.detach().double() - then).norm() for now, then in pairs]).cpu().numpy()
 
@@ -137,10 +178,16 @@ class WeightMeter:
         return np.sqrt(squares)
 
 
-def out_of_range(norms: list[list[float]]) -> list[tuple[int, int]]:
-    """Which norms are so small or so large that float32 squares cannot be trusted?"""
-    cells = ((copy, index, value) for copy, line in enumerate(norms) for index, value in enumerate(line))
-    return [(copy, index) for copy, index, value in cells if not SMALL < value < BIG]
+def out_of_range(norms: list[list[list[float]]]) -> list[tuple[int, int, int]]:
+    """Which norms (line, look, parameter) are so small or so large that float32 squares cannot be trusted?"""
+    return [
+        (line, look, index)
+        for line, looks in enumerate(norms)
+        for look, values in enumerate(looks)
+        if not (min(values) > SMALL and max(values) < BIG)
+        for index, value in enumerate(values)
+        if not SMALL < value < BIG
+    ]
 
 
 def nearly_equal(norms: list[float], sums: list[float], counts: list[float]) -> bool:
@@ -191,9 +238,10 @@ class ActivationMeter:
 
         return note
 
+    @torch.no_grad()
     def keep(self) -> None:
         """Copy what the last forward pass showed; measure when a block of steps is full."""
-        tensors = [self.latest[name].detach()[:SAMPLES] for name in self.names]
+        tensors = [self.latest[name][:SAMPLES] for name in self.names]
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
             self._measure()
             self.held = Segments([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
@@ -264,8 +312,7 @@ class Probe:
         with evaluating(self.model), captured(self.activations | self.attentions) as outputs, self.autocast():
             result = self.model(self.x)
             found = {"probe_loss": self.loss(result, self.y).float()}
-            each = [self.loss(result[i : i + 1], self.y[i : i + 1]) for i in range(min(HISTOGRAM_SAMPLES, len(self.y)))]
-        each = torch.stack(each).float()
+            each = sample_losses(self.loss, result[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
         found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
         if not self.y.is_floating_point() and result.ndim == 2:
             found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
@@ -281,6 +328,13 @@ class Probe:
             self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
             found["attention_entropy"] = torch.cat(list(entropies.values()))
         return found
+
+
+def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss of each sample alone: one call where torch can keep them apart, else one call per sample."""
+    if loss is nn.functional.cross_entropy and outputs.ndim == 2:
+        return loss(outputs, targets, reduction="none")
+    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:

@@ -13,10 +13,10 @@ from tqdm.auto import tqdm
 from labkit import __version__, atlas, plots
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
-from labkit.recipe import COUNT
+from labkit.recipe import COUNT, Recipe
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
-from labkit.run import written_whole
+from labkit.run import Run, written_whole
 from labkit.sheet import PAPERS, Box, Sheet
 from labkit.study import Study, study
 
@@ -64,20 +64,24 @@ def make(
 
 
 def run_studies(names: Sequence[str], *, seed: int, dataset: str, jobs: int = 1) -> list[Study]:
-    """One study per name, in order, spread over processes where more than one job is asked for."""
+    """One study per name, in order, spread over processes where more than one job is asked for.
+
+    In one process a recipe that several studies have, such as the healthy twin of many, is trained once.
+    """
     if problem := COUNT.problem(jobs):
         raise RecipeError(f"jobs: {problem}")
     for name in names:
         FAILURES[name]  # an unknown name is an error before the first is trained
-    work = (joblib.delayed(_one_study)(name, seed, dataset, jobs) for name in names)
+    known = {} if jobs == 1 else None
+    work = (joblib.delayed(_one_study)(name, seed, dataset, jobs, known) for name in names)
     done = joblib.Parallel(n_jobs=jobs, return_as="generator")(work)
     return list(tqdm(done, total=len(names), unit="study", leave=False, disable=None))
 
 
-def _one_study(name: str, seed: int, dataset: str, jobs: int) -> Study:
+def _one_study(name: str, seed: int, dataset: str, jobs: int, known: dict[Recipe, Run] | None) -> Study:
     if jobs > 1:
         torch.set_num_threads(1)  # processes that each use all cores wait for one another
-    return study(name, seed, dataset, progress=False)
+    return study(name, seed, dataset, known=known, progress=False)
 
 
 def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path]:
@@ -89,12 +93,18 @@ def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path
             for page in pages:
                 pdf.savefig(page.figure)
         return [path]
-    if path.suffix.lower() == ".svg":
-        words["Description"] = "Cards: " + "; ".join(text for page in pages for text in page.titles)
     several = len(pages) > 1
     names = [path.with_stem(f"{path.stem}-{number}") if several else path for number in range(1, len(pages) + 1)]
     dots = width / pages[0].figure.get_figwidth() if width else None
-    return [plots.save(page.figure, name, dots, **words) for page, name in zip(pages, names, strict=True)]
+    return [
+        plots.save(page.figure, name, dots, **words | _description(page, name))
+        for page, name in zip(pages, names, strict=True)
+    ]
+
+
+def _description(page: Sheet, path: Path) -> dict[str, str]:
+    """The cards of this page, for those who have an .svg read to them."""
+    return {"Description": "Cards: " + "; ".join(page.titles)} if path.suffix.lower() == ".svg" else {}
 
 
 # --- pages ----------------------------------------------------------------------------------------

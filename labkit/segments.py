@@ -22,7 +22,7 @@ class Segments:
         self.counts = torch.tensor(counts, dtype=torch.float32, device=device)
         self.owner = torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(rows, device=device))
         self._member = torch.nn.functional.one_hot(self.owner, len(rows)).float()
-        starts = [ROW * sum(rows[:index]) for index in range(len(rows))]
+        self.starts = starts = [ROW * sum(rows[:index]) for index in range(len(rows))]
         flat = self.buffer.view(copies, -1)
         self.views = [
             [
@@ -54,15 +54,20 @@ class Segments:
         """In float64, where the device has it."""
         return values if values.device.type == "mps" else values.double()
 
-    def norms(self, safe: bool = False) -> torch.Tensor:
-        """Euclidean norm of every tensor: (copies, tensors).
+    def norms(self, safe: bool = False, values: torch.Tensor | None = None) -> torch.Tensor:
+        """Euclidean norm of every tensor: (copies, tensors); of other values in rows like these where given.
 
         float32 squares underflow below 1e-19 and overflow above 1e19; `safe` squares in float64.
         """
-        buffer = self.wide(self.buffer) if safe else self.buffer
-        return self.sums(torch.linalg.vector_norm(buffer, dim=-1).square(), apart=safe).sqrt().float()
+        values = self.buffer if values is None else values
+        values = self.wide(values) if safe else values
+        return self.sums(torch.linalg.vector_norm(values, dim=-1).square(), apart=safe).sqrt().float()
 
-    def extremes(self, copy: int) -> torch.Tensor:
-        """The smallest entry of every tensor of one copy, then the largest of every one."""
-        lows, highs = zip(*(torch.aminmax(view) for view in self.views[copy]), strict=True)
-        return torch.stack([*lows, *highs])
+    def part(self, values: torch.Tensor, index: int) -> torch.Tensor:
+        """The entries of one tensor, without padding, of values in rows like these: (..., entries)."""
+        return values.flatten(-2).narrow(-1, self.starts[index], self.shapes[index].numel())
+
+    def extremes(self, values: torch.Tensor) -> torch.Tensor:
+        """The smallest and the largest entry of every tensor: (2, copies, tensors)."""
+        parts = [self.part(values, index) for index in range(len(self.shapes))]
+        return torch.stack([torch.stack([find(part, -1) for part in parts], -1) for find in (torch.amin, torch.amax)])

@@ -1,7 +1,5 @@
 """One failure mode played out: the healthy twin, the sick run and the cured one; and whether a recipe cures."""
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkit.diagnose import Diagnosis, diagnose
@@ -24,7 +22,8 @@ class Study:
     diagnoses: list[Diagnosis]
 
     def __repr__(self) -> str:
-        accuracies = ", ".join(f"{role} {run.accuracy:.1%}" for role, run in self.runs.items())
+        found = {role: run.accuracy for role, run in self.runs.items()}
+        accuracies = ", ".join(f"{role} {'?' if one is None else format(one, '.1%')}" for role, one in found.items())
         return f"<Study of {self.name}: {accuracies}; diagnosis: {[found.name for found in self.diagnoses]}>"
 
     def _repr_html_(self) -> str:
@@ -90,26 +89,30 @@ def study(
     *,
     face: str | None = None,
     changes: dict | None = None,
+    known: dict[Recipe, Run] | None = None,
     **options,
 ) -> Study:
     """Train the healthy, the sick and the cured recipe of a mode; `changes` are made to the sick one alone.
 
+    Runs that are in `known` are not trained again; new ones are added to it, for the next study.
     Further options go to `train`, such as `progress=False`.
     """
     mode = FAILURES[name]
     recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
     recipes["sick"] = recipes["sick"].but(**changes or {})
-    return play(mode, recipes, functools.partial(train, **options))
+    return play(mode, recipes, known, **options)
 
 
-def play(mode: FailureMode, recipes: dict[str, Recipe], trainer: Callable = train) -> Study:
-    """The study of these three recipes, by any function that trains as `train` does."""
-    trained = {}
-    for recipe in dict.fromkeys(recipes.values()):  # where the cure is to do as the twin does, one run serves both
-        trained[recipe] = trainer(recipe, errors="record")
-        if trained[recipe].facts["stopped"] == "interrupted":
-            raise KeyboardInterrupt
-    runs = {role: trained[recipe] for role, recipe in recipes.items()}
+def play(mode: FailureMode, recipes: dict[str, Recipe], known: dict[Recipe, Run] | None = None, **options) -> Study:
+    """The study of these three recipes; see `study` for `known` and the options."""
+    known = {} if known is None else known
+    for recipe in recipes.values():
+        if recipe not in known:  # where the cure is to do as the twin does, one run serves both
+            run = train(recipe, errors="record", **options)
+            if run.facts["stopped"] == "interrupted":
+                raise KeyboardInterrupt
+            known[recipe] = run
+    runs = {role: known[recipe] for role, recipe in recipes.items()}
     return Study(mode=mode, recipes=recipes, diagnoses=diagnose(runs["sick"]), **runs)
 
 

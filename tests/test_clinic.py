@@ -46,7 +46,7 @@ def test_any_demand_can_break_it(test):
 def test_a_study_is_judged_by_what_it_is():
     mode = FAILURES["learning_rate_too_low"]
     recipes = {role: tiny(lr=lr) for role, lr in (("healthy", 0.1), ("sick", 1e-6), ("cured", 0.1))}
-    outcome = clinic.judge(play(mode, recipes, lambda recipe, errors: trained(recipe)))
+    outcome = clinic.judge(play(mode, recipes, {recipe: trained(recipe) for recipe in recipes.values()}))
     assert outcome.named and not outcome.cured and not outcome.clean  # six steps are too few to learn
     assert outcome.accuracy["sick"] < outcome.accuracy["healthy"]
 

@@ -26,7 +26,8 @@ modes = pytest.mark.parametrize("name", FAILURES)
 def played(name: str, seed: int, dataset: str = "mnist", face: str | None = None) -> Study:
     """As `labkit.study` plays it, with every recipe trained once for all tests."""
     mode = FAILURES[name]
-    return play(mode, mode.recipes(dataset=dataset, face=face, seed=seed), lambda recipe, errors: trained(recipe))
+    recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
+    return play(mode, recipes, {recipe: trained(recipe) for recipe in recipes.values()})
 
 
 def assert_contract(study: Study, dataset: str) -> None:

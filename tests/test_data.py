@@ -166,6 +166,19 @@ def test_a_split_is_loaded_once():
     assert data.load("mnist", "val") is not data.load("mnist", "val", inputs="unit")
 
 
+def test_only_as_many_images_are_scaled_as_anybody_asked_for(monkeypatch):
+    readings, reader = [], data._READERS["mnist"]
+    monkeypatch.setattr(data, "_loaded", {})
+    monkeypatch.setitem(data._READERS, "mnist", lambda *given, **more: readings.append(more) or reader(*given, **more))
+    few = data.load("mnist", "train", samples=100)
+    assert few.size == 100 and data.load("mnist", "train", samples=50) is few
+    more = data.load("mnist", "train", samples=300)
+    assert more.size == 300 and torch.equal(more.x[:100], few.x) and torch.equal(more.y[:100], few.y)
+    assert data.load("mnist", "train", inputs="unit", samples=10).size == 10
+    assert data.load("mnist", "train").size == 60_000 == data.load("mnist", "train", samples=1).size
+    assert readings == [{"train": True}]  # the file once, for all of them
+
+
 def test_threads_share_one_reading(monkeypatch):
     readings = []
 

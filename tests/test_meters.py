@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from labkit.meters import (
     BINS,
     BLOCK,
+    COUNTED,
     HISTOGRAM_SAMPLES,
     LARGE,
     NEAR_ZERO,
@@ -137,6 +138,52 @@ def test_near_zero_counts_exactly_the_entries_below_its_limit():
     model.weight.grad = torch.full((10, 10), 1.0)
     model.weight.grad.view(-1)[:7] = torch.tensor([0, 0.99, -0.99, 1.01, -1.01, 1e-20, -1e-30]) * NEAR_ZERO
     assert measured(model)["grad_near_zero"].tolist() == [[pytest.approx(5 / 100)]]
+
+
+def half(gradient: torch.Tensor, what: str) -> None:
+    places = {"rows": (slice(None, 64),), "every other row": (slice(None, None, 2),), "columns": (..., slice(392)),
+              "every other column": (..., slice(None, None, 2)), "middle": (..., slice(196, 588))}  # fmt: skip
+    gradient[places[what]] = 0
+
+
+@pytest.mark.parametrize("what", ["rows", "every other row", "columns", "every other column", "middle"])
+def test_near_zero_of_a_large_gradient_is_told_by_a_sample(what):
+    model = nn.Linear(784, 128)
+    assert model.weight.numel() > COUNTED >= model.bias.numel()
+    model.weight.grad, model.bias.grad = torch.ones(128, 784), torch.ones(128)
+    half(model.weight.grad, what)
+    model.bias.grad[:3] = 0
+    found = measured(model)["grad_near_zero"][0]
+    assert found[0] == pytest.approx(0.5, abs=0.02)
+    assert found[1] == pytest.approx(3 / 128)  # all of a small one
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_every_look_is_measured_whatever_the_block(extra):
+    model = net()
+    meter, rows, truth = WeightMeter(model), [], []
+    for look in range(2 * meter.block + extra):
+        with_gradients(model, 1.0 + look)
+        truth.append([per_layer(gradients(model)), per_layer(dict(model.named_parameters()))])
+        with torch.no_grad():
+            rows.append(meter.measure(torch.tensor(float(look))))
+            for weight in model.parameters():
+                weight.mul_(1.01)
+        found = meter.traces(rows)  # at any time, and it changes nothing
+    assert found["loss"].tolist() == list(range(len(rows)))
+    assert found["grad_norm"] == pytest.approx(np.array([one for one, _ in truth]), rel=1e-5)
+    assert found["weight_norm"] == pytest.approx(np.array([one for _, one in truth]), rel=1e-5)
+    assert found["update_norm"] == pytest.approx(0.01 * found["weight_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("scale", "finite"), [(1.0, True), (1e38, True), (math.inf, False), (math.nan, False)])
+def test_a_look_tells_at_once_whether_all_is_finite(scale, finite):
+    model = net()
+    for weight in model.parameters():
+        weight.grad = torch.full_like(weight, scale)  # 1e38: the float32 sum overflows, no entry does
+    with torch.no_grad():
+        row = WeightMeter(model).measure(torch.tensor(2.5))
+    assert row[0] == 2.5 and bool(row.isfinite().all()) == finite
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e22])
@@ -439,6 +486,15 @@ def test_the_probe_against_the_definition():
     assert probe.heads == ("attention.0",)
     tokens = x.view(-1, 1, 3, 2)
     torch.testing.assert_close(found["attention_entropy"], entropy(model.attention(tokens, tokens)))
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_the_variance_of_the_sample_losses_is_that_of_any_loss(count):
+    *_, probe = probed(count)
+    probe.loss = lambda outputs, targets: cross_entropy(outputs, targets)  # nobody knows what it calls: one by one
+    one_by_one = probe.examine()["sample_loss_variance"].item()
+    probe.loss = cross_entropy
+    assert probe.examine()["sample_loss_variance"].item() == pytest.approx(one_by_one, rel=1e-5)
 
 
 def test_the_probe_changes_nothing():

@@ -349,6 +349,16 @@ def test_an_svg_carries_title_and_description(tmp_path):
     assert described.text == "Cards: Healthy; Learning rate too high"
 
 
+def test_each_svg_page_describes_its_own_cards(tmp_path):
+    sheets = [_empty_page(), _empty_page()]
+    sheets[0].titles, sheets[1].titles = ["Healthy", "Dead ReLUs"], ["Lead time"]
+    described = []
+    for path in poster.write(sheets, tmp_path / "p.svg"):
+        [one] = ElementTree.parse(path).iter("{http://purl.org/dc/elements/1.1/}description")
+        described.append(one.text)
+    assert described == ["Cards: Healthy; Dead ReLUs", "Cards: Lead time"]
+
+
 def test_a_picture_has_the_width_that_is_asked_for(tmp_path):
     [path] = poster.write([_empty_page()], tmp_path / "small.png", 640)
     assert struct.unpack(">I", path.read_bytes()[16:20]) == (640,)
@@ -482,6 +492,13 @@ def test_studies_come_in_the_order_of_their_names(monkeypatch):
     monkeypatch.setattr(poster, "study", lambda name, *_, **__: played(name))
     names = ["vanishing_gradients", "dead_relu", "learning_rate_too_high"]
     assert [study.name for study in poster.run_studies(names, seed=0, dataset="mnist")] == names
+
+
+def test_in_one_process_the_studies_share_their_runs(monkeypatch):
+    seen = []
+    monkeypatch.setattr(poster, "study", lambda name, *_, known, **__: seen.append(known) or played(name))
+    poster.run_studies(["vanishing_gradients", "dead_relu"], seed=0, dataset="mnist")
+    assert seen[0] == {} and seen[0] is seen[1]
 
 
 @pytest.mark.slow  # two fresh processes load torch

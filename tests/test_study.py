@@ -48,6 +48,14 @@ def test_a_cure_that_is_the_healthy_twin_is_not_trained_again(calls, quick):
     assert found.cured is found.healthy and found.sick is not found.healthy
 
 
+def test_a_run_that_is_known_is_not_trained_again(calls, quick):
+    known = {}
+    one = study(LOW.name, known=known)
+    other = study(LOW.name, changes={"lr": 0.05}, known=known)
+    assert calls == [quick.healthy, quick.sick, quick.sick.but(lr=0.05)] == list(known)
+    assert other.healthy is one.healthy and other.sick is not one.sick
+
+
 def test_a_study_holds_the_three_runs_and_the_diagnosis(calls, quick):
     found = study(LOW.name)
     assert found.name == LOW.name and list(found.runs) == ["healthy", "sick", "cured"]
@@ -94,6 +102,13 @@ def test_harm_is_the_share_of_what_was_learned_above_chance(healthy, sick, harm)
     found = Study(mode=LOW, recipes=LOW.recipes(), cured=runs["healthy"], diagnoses=[], **runs)
     assert found.harm == pytest.approx(harm)
     assert not found.named
+
+
+def test_a_study_says_in_one_line_what_it_is():
+    runs = {role: hand_made(val_accuracy=0.9) for role in ("healthy", "sick", "cured")}
+    del runs["sick"].traces["val_accuracy"]  # a run that was never validated
+    found = Study(mode=LOW, recipes=LOW.recipes(), diagnoses=[], **runs)
+    assert repr(found) == f"<Study of {LOW.name}: healthy 90.0%, sick ?, cured 90.0%; diagnosis: []>"
 
 
 # --- is it cured? ---------------------------------------------------------------------------------
