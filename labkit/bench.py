@@ -18,15 +18,13 @@ from labkit import data, vision
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
 from labkit.recipe import Recipe
-from labkit.train import Training, few_threads
+from labkit.train import Training, evaluation_steps, few_threads
 
 STEPS = 120  # of one timed stretch, after WARM_UP steps that are not timed
 WARM_UP = 20
 ROUNDS = 9  # each contestant runs once per round, in turn, so that a slow moment of the machine hits all
 TUTORIAL_STEPS = 20  # its DataLoader takes some 20 times as long
-# Half of the full 400, so that what a run costs once (its set-up, the sharpness at its end) weighs nearly as it does
-# there; and a validation every so many steps, as the full runs have.
-POSTER_STEPS, POSTER_VALIDATION = 200, 13
+POSTER_SHARE = 2  # the poster's runs are half as long: what a run costs once (set-up, sharpness) weighs nearly as there
 
 NETS = {
     "mlp": Recipe(depth=3),
@@ -160,10 +158,15 @@ def endless(loader):
 
 
 def poster_mix() -> list[Recipe]:
-    """The runs of the default poster, with fewer steps; as many validations per step as the full ones have."""
-    recipes = [recipe for name in HEADLINES for recipe in FAILURES[name].recipes().values()]
-    short = [recipe.but(steps=POSTER_STEPS, evaluate_every=POSTER_VALIDATION, device="cpu") for recipe in recipes]
-    return list(dict.fromkeys(short))
+    """The runs of the default poster, shortened; with as many validations per step as the full ones have."""
+    recipes = dict.fromkeys(recipe for name in HEADLINES for recipe in FAILURES[name].recipes().values())
+    return [shortened(recipe) for recipe in recipes]
+
+
+def shortened(recipe: Recipe) -> Recipe:
+    validations = len(evaluation_steps(recipe.steps, recipe.evaluate_every))
+    every = -(-recipe.steps // validations)
+    return recipe.but(steps=recipe.steps // POSTER_SHARE, evaluate_every=every, device="cpu")
 
 
 def poster_ratio(folder: Path) -> float:

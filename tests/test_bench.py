@@ -13,6 +13,7 @@ from labkit import bench
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
 from labkit.recipe import Recipe
+from labkit.train import evaluation_steps
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,7 @@ def short(monkeypatch):
         "STEPS": 3,
         "WARM_UP": 2,
         "TUTORIAL_STEPS": 2,
-        "POSTER_STEPS": 3,
-        "POSTER_VALIDATION": 2,
+        "POSTER_SHARE": 100,
     }.items():
         monkeypatch.setattr(bench, name, value)
 
@@ -155,9 +155,16 @@ def test_a_fresh_python_is_timed_and_its_failure_is_seen():
 def test_the_posters_mix_is_that_of_the_poster_without_doubles(short):
     recipes = bench.poster_mix()
     assert len(set(recipes)) == len(recipes)
-    assert {recipe.steps for recipe in recipes} == {3}
     wanted = {recipe for name in HEADLINES for recipe in FAILURES[name].recipes().values()}
-    assert {recipe.but(steps=3, evaluate_every=2, device="cpu") for recipe in wanted} == set(recipes)
+    assert {bench.shortened(recipe) for recipe in wanted} == set(recipes)
+
+
+def test_a_shortened_run_is_validated_as_often_per_step():
+    full = Recipe(steps=400)
+    short = bench.shortened(full)
+    assert short == full.but(steps=400 // bench.POSTER_SHARE, evaluate_every=short.evaluate_every, device="cpu")
+    often = [len(evaluation_steps(recipe.steps, recipe.evaluate_every)) / recipe.steps for recipe in (short, full)]
+    assert often[0] == pytest.approx(often[1], rel=0.1)
 
 
 # --- all of it ------------------------------------------------------------------------------------
