@@ -1,0 +1,72 @@
+"""Training images are normalised, validation images are not: the loss explodes, and the accuracy hides it."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.parts import plain_evaluate
+from labkit.readings import input_deviation
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Standard deviation of the validation inputs over that of the training inputs, or the other way round.
+# Healthy: 1.00 to 1.03, with random rotations 1.1; pixels from 0 to 1: 3, raw pixels: 60 to 80.
+STRETCHED = 1.5
+# Validation loss minus the loss on training images, in nats. Healthy: 0.1 to 0.5; raw pixels: 5 and more.
+GAP = 0.6
+
+healthy = Recipe(momentum=0.0, steps=300)
+
+
+def evaluate_raw(training, split) -> dict:
+    """The plain evaluation, of images that were loaded once more and never normalised."""
+    raw = training.recipe.data(training.recipe.but(inputs="raw", device=training.device.type)).val
+    return plain_evaluate(training, raw._replace(x=raw.x.to(split.x.dtype)))
+
+
+sick = healthy.but(evaluate=evaluate_raw)
+
+
+def signature(run: Run) -> Evidence | None:
+    trained, validated, gap = input_deviation(run), float(run["val_input_std"][-1]), float(run.gap[-1])
+    if not (trained > 0 and np.isfinite(validated) and validated > 0 and gap > GAP):
+        return None
+    ratio = validated / trained
+    if max(ratio, 1 / ratio) < STRETCHED:
+        return None
+    return Evidence(
+        seen=f"validation inputs with standard deviation {validated:.3g}, training inputs with {trained:.3g}; the "
+        f"validation loss is {run['val_loss'][-1]:.2g}, that of training images {run['probe_loss'][-1]:.2g}",
+        usual="the same within 10 %",
+        onset=0,
+        place="validation set",
+        confidence=0.95,
+    )
+
+
+failure = FailureMode(
+    title="Validation scaled differently",
+    healthy=healthy,
+    sick=sick,
+    cures={"validation images scaled as the training images are": sick.but(evaluate="plain_evaluate")},
+    false_cures={
+        "weight decay 0.01": sick.but(weight_decay=0.01),
+        "label noise, to make it less sure of itself": sick.but(label_noise=0.1),
+    },
+    signature=signature,
+    harm=0.0,
+    costs="The validation loss: ten and more where it should be 0.3. The accuracy of a ReLU net hardly moves, since "
+    "the largest of its outputs is nearly the same at any scale; early stopping and all that goes by the loss fail.",
+    symptom="The validation loss is in the tens, although the validation accuracy looks almost right.",
+    mechanism="A ReLU net answers an input a hundred times larger with outputs about a hundred times larger: the same "
+    "order, so nearly the same accuracy, but boundless confidence, so every mistake costs tens of nats.",
+    first_check="Mean and standard deviation of one training batch and of one validation batch, side by side.",
+    remedy="Scale once, in one function that both loaders call, with the numbers of the training set. What is saved "
+    "with the net is its scaling too.",
+    reference="Breck et al., Data Validation for Machine Learning (2019), on training-serving skew",
+    shows="val_loss",
+    knobs=(
+        Knob("inputs", ("normalised", "unit", "raw")),
+        Knob("activation", ("relu", "tanh", "sigmoid")),
+        Knob("weight_decay", (0.0, 0.1)),
+    ),
+)
