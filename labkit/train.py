@@ -59,7 +59,9 @@ class Training:
         self.recorder = None
         self.error: dict | None = None
 
-    def run(self, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise") -> Run:
+    def run(
+        self, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise"
+    ) -> Run:
         """The loop. One step is `recipe.step`; the recorder looks on from inside it."""
         recipe, began, stopped = self.recipe, time.perf_counter(), None
         order = torch.Generator().manual_seed(recipe.seed)

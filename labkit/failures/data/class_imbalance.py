@@ -11,7 +11,7 @@ from labkit.run import Run
 # Share of the most frequent class over that of the rarest, among the samples trained on. Healthy digits: 1.3.
 UNEVEN = 5.0
 ALONE = 0.999  # beyond it there is only one class, which is another failure
-ENOUGH = 500  # samples; in fewer, a class of ten can be rare by chance
+ENOUGH = 500  # samples, in the set and drawn from it; in fewer, a class of ten can be rare by chance
 LEFT_OUT = 2.0  # validation loss over the late batch loss; healthy: 1.2 to 1.5, the uneven set: 10
 
 COMMON, MANY, FEW = 2, 1000, 20
@@ -47,7 +47,8 @@ sick = healthy.but(batches=uneven_batches)
 
 def signature(run: Run) -> Evidence | None:
     shares = label_shares(run)
-    if len(shares) < 2 or shares.max() > ALONE or len(run) * run.facts.get("batch_length", 0) < ENOUGH:
+    drawn = len(run) * run.facts.get("batch_length", 0)
+    if len(shares) < 2 or shares.max() > ALONE or min(drawn, run.facts.get("samples", drawn)) < ENOUGH:
         return None
     late, validated = late_loss(run), float(run["val_loss"][-1])
     if shares.max() < UNEVEN * shares.min() or not validated > LEFT_OUT * late:

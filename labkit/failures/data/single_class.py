@@ -51,11 +51,11 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.85,
-    symptom="The training loss falls to zero faster than any task could be learned, and the validation accuracy is that "
-    "of one class.",
+    symptom="The training loss falls to zero faster than any task could be learned, and the validation accuracy is "
+    "that of one class.",
     mechanism="One label for every image is learned by the bias of the last layer alone. Nothing rewards looking at "
     "the image.",
-    first_check="Count the labels of a few batches. A loss of zero within a hundred steps is a warning.",
+    first_check="Count the labels of a few batches. A loss of zero in a hundred steps is a warning.",
     remedy="Look for the filter, the sorted file cut short, or the folder that was read alone; then count again.",
     reference="Buda, Maki and Mazurowski, A systematic study of the class imbalance problem (2018), at its extreme",
     shows="label_entropy",

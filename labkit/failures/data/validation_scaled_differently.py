@@ -27,11 +27,10 @@ sick = healthy.but(evaluate=evaluate_raw)
 
 
 def signature(run: Run) -> Evidence | None:
-    trained, validated, gap = input_deviation(run), float(run["val_input_std"][-1]), float(run.gap[-1])
-    if not (trained > 0 and np.isfinite(validated) and validated > 0 and gap > GAP):
-        return None
-    ratio = validated / trained
-    if max(ratio, 1 / ratio) < STRETCHED:
+    trained, validated = input_deviation(run), float(run["val_input_std"][-1])
+    with np.errstate(all="ignore"):
+        ratio, gap = np.divide(max(trained, validated), min(trained, validated)), run.gap[-1]
+    if not (min(trained, validated) > 0 and STRETCHED < ratio < np.inf and gap > GAP):
         return None
     return Evidence(
         seen=f"validation inputs with standard deviation {validated:.3g}, training inputs with {trained:.3g}; the "
