@@ -1,9 +1,11 @@
 """Wrong images, labels and splits: a control on either side of each threshold, and the instruments they need."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
-from helpers import hand_made, tiny, watched
+from helpers import hand_made, tiny, trained, watched
 
 from labkit.data import load
 from labkit.failures import FAILURES
@@ -15,7 +17,6 @@ from labkit.readings import blows, chance_loss, input_deviation, label_shares, l
 from labkit.train import train
 
 TEN = [0.1] * 10
-LN10 = float(np.log(10))
 
 
 def seen(name: str, run) -> bool:
@@ -56,6 +57,11 @@ def test_raw_inputs_count_when_they_throw_the_first_steps_off(changes, expected)
     assert seen("inputs_not_normalised", raw_run(**changes)) is expected
 
 
+def test_raw_inputs_are_not_to_blame_in_a_net_with_batch_norm():
+    run = raw_run()
+    assert not seen("inputs_not_normalised", dataclasses.replace(run, facts=run.facts | {"batch_norms": ["norm1"]}))
+
+
 def test_raw_inputs_that_train_well_are_left_alone():
     assert not seen("inputs_not_normalised", hand_made(activation_std=with_inputs(78.0)))
 
@@ -71,11 +77,24 @@ def test_blank_inputs(deviation, loss, expected):
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def shuffled_run(steps=200, loss=2.28, gradient=0.8, update=0.01, inputs=1.0, dead=0.05, relabelled=0.0, shares=TEN):
+def shuffled_run(
+    steps=200,
+    loss=2.28,
+    accuracy=0.1,
+    gradient=0.8,
+    update=0.01,
+    weights=1.0,
+    inputs=1.0,
+    dead=0.05,
+    relabelled=0.0,
+    shares=TEN,
+):
     return hand_made(
         steps=steps,
         loss=loss if np.ndim(loss) else np.full(steps, loss),
+        val_accuracy=accuracy,
         grad_norm_total=np.full(steps, gradient),
+        weight_norm=np.column_stack([np.linspace(5, 5 * weights, steps), np.full((steps, 2), 5.0)]),
         update_ratio=np.column_stack([np.full(steps, update), np.full((steps, 2), 0.01)]),
         activation_std=with_inputs(inputs, steps),
         dead=np.full((5, 4), dead),
@@ -93,6 +112,10 @@ def shuffled_run(steps=200, loss=2.28, gradient=0.8, update=0.01, inputs=1.0, de
         ({"loss": 2.12}, False),
         ({"loss": np.r_[3.3, np.full(199, 2.3)]}, True),
         ({"loss": np.r_[3.6, np.full(199, 2.3)]}, False),
+        ({"accuracy": 0.19}, True),
+        ({"accuracy": 0.21}, False),
+        ({"weights": 0.55}, True),
+        ({"weights": 0.45}, False),
         ({"gradient": 0.25}, True),
         ({"gradient": 0.15}, False),
         ({"update": 1.5e-3}, True),
@@ -216,6 +239,8 @@ def test_augmented_validation(changed, accuracy, expected):
 @pytest.mark.parametrize(
     ("trained", "validated", "loss", "expected"),
     [
+        (1, 78, (4.5, 2), True),
+        (1, 78, (3.5, 2), False),
         (1, 78, 9, True),
         (1, 1.6, 9, True),
         (1, 1.4, 9, False),
@@ -229,7 +254,8 @@ def test_augmented_validation(changed, accuracy, expected):
 )
 def test_validation_scaled_differently(trained, validated, loss, expected):
     traces = {"activation_std": with_inputs(trained), "val_input_std": np.full(5, validated)}
-    run = hand_made(val_loss=loss, probe_loss=0.2, **traces)
+    loss, probe = loss if np.ndim(loss) else (loss, 0.2)
+    run = hand_made(val_loss=loss, probe_loss=probe, **traces)
     assert seen("validation_scaled_differently", run) is expected
 
 
@@ -280,7 +306,7 @@ MINE = [name for name, mode in FAILURES.items() if mode.topic == "data"]
 @pytest.mark.parametrize("name", MINE)
 @pytest.mark.filterwarnings("error")
 def test_any_run_may_be_asked(name):
-    short = train(tiny(steps=1), progress=False)
+    short = trained(tiny(steps=1))
     nothing = {trace: np.full_like(values, np.nan, dtype=float) for trace, values in short.traces.items()}
     for values in (short.traces, nothing | {"val_step": short["val_step"]}):
         run = type(short)(values, short.layers, short.parameters, short.activations, facts=short.facts)
@@ -324,12 +350,12 @@ def test_the_share_of_outliers_is_recorded_at_every_step():
     assert run["input_outliers"].tolist() == [0, 0, 0.25, 0, 0, 0]
 
 
-@pytest.mark.parametrize("inputs", ["raw", "unit", "normalised"])
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_fingerprints_tell_training_and_validation_images_apart_at_any_scale(name, inputs):
-    trained, validated = (load(name, part, inputs=inputs).x[:2000] for part in ("train", "val"))
-    trained, validated = (fingerprints(pixels(x)).numpy() for x in (trained, validated))
-    assert len(np.unique(trained)) > 1995 and not np.isin(validated, trained).any()
+def test_fingerprints_tell_raw_images_apart_too(name):
+    """Whole numbers have zeros in the lower half of their bits: of 2,000 validation images 58 looked trained on."""
+    images = (load(name, part, inputs="raw").x[:10_000] for part in ("train", "val"))
+    known, others = (fingerprints(pixels(x)).numpy() for x in images)
+    assert len(np.unique(known)) > 9990 and not np.isin(others, known).any()
 
 
 def big_at_step_20(split, recipe, generator):

@@ -48,9 +48,12 @@ failure = FailureMode(
         "clipping the gradient norm to 1": sick.but(clip=1.0),
         "skipping a step whose gradient is ten times the usual": sick.but(step="skipping_step"),
     },
-    false_cures={"momentum 0.9, to average it away": sick.but(momentum=0.9)},
+    false_cures={
+        "momentum 0.9, to average it away": sick.but(momentum=0.9),
+        "a third of the learning rate": sick.but(lr=0.03),
+    },
     signature=signature,
-    harm=0.2,
+    harm=0.1,
     symptom="Out of nothing the loss jumps by orders of magnitude at one step, and the net does not find back.",
     mechanism="The gradient grows with the inputs and with how wrong the labels are; here both are wrong for all 128 "
     "images at once. One step throws the weights far away and leaves units dead.",

@@ -54,9 +54,12 @@ failure = FailureMode(
         "clipping the gradient norm to 1": sick.but(clip=1.0),
         "skipping a step whose gradient is ten times the usual": sick.but(step="skipping_step"),
     },
-    false_cures={"momentum 0.9, to average it away": sick.but(momentum=0.9)},
+    false_cures={
+        "momentum 0.9, to average it away": sick.but(momentum=0.9),
+        "a third of the learning rate": sick.but(lr=0.03),
+    },
     signature=signature,
-    harm=0.02,
+    harm=0.0,
     costs="The steps after it: the loss jumps by a factor of a hundred and needs the rest of the run to come back.",
     symptom="A loss that was falling smoothly jumps within one step, is worst a few steps later, and comes back slowly "
     "or not quite.",

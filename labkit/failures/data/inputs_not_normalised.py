@@ -22,6 +22,8 @@ def signature(run: Run) -> Evidence | None:
     width = input_deviation(run)
     ratio = run["update_ratio"].max(axis=1)[:WINDOW]
     violent = np.flatnonzero(ratio > VIOLENT)
+    if run.facts.get("batch_norms"):  # takes any scale: where such a net blows up, it is for another reason
+        return None
     if not width > WIDE or not len(violent) or not np.isfinite(run["loss"][0]):
         return None
     step, losses = int(violent[0]), run["loss"]

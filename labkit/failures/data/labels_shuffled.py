@@ -10,12 +10,14 @@ from labkit.run import Run
 
 # Late batch loss over that of chance. Shuffled labels: 0.96 to 1; healthy photographs 0.6 to 0.7 after 300 steps.
 NOTHING_LEARNED = 0.93
+GUESSING = 2.0  # validation accuracy over chance; shuffled labels 0.7 to 1.5, double softmax on photographs 2.9
 CALM = 1.5  # highest batch loss over that of chance; where steps are too long it is another failure
 BUSY = 1e-3  # median update as a share of each layer; shuffled labels 4e-3 and more, a rate too low 1e-6 to 1e-4
 # Median norm of the whole gradient. Shuffled labels: 0.3 to 1.6; blank images, plateaus, collapsed weights: 0.1.
 ALIVE = 0.2
 ENOUGH = 100  # steps; a healthy net of this kind has left chance by step 20
 DEAD = 0.5
+KEPT = 0.5  # weight norm at the end over that at the start, per layer; shuffled labels 1.0, a decay too strong 0.02
 SAME = 0.1  # share of samples whose label changes from visit to visit; shuffled once and for all: 0
 EVEN = 0.5  # share of the most frequent class; healthy: 0.10 to 0.12. With more, chance has another loss
 SEEN = 1e-4  # standard deviation of the inputs
@@ -35,10 +37,12 @@ sick = healthy.but(batches=shuffled_labels)
 def working(run: Run) -> bool:
     """Are images, gradients, updates and units as they should be?"""
     updates = typical(matrix_layers(run, "update_ratio")[0])
+    weights = matrix_layers(run, "weight_norm")[0]
     gradient = typical(run["grad_norm_total"][:, None])[0]
     return bool(
         len(updates)
         and updates.min() > BUSY
+        and (weights[-1] > KEPT * weights[0]).all()
         and gradient > ALIVE
         and input_deviation(run) > SEEN
         and worst_dead(run)[0][-1] < DEAD
@@ -48,6 +52,8 @@ def working(run: Run) -> bool:
 def signature(run: Run) -> Evidence | None:
     loss, chance = late_loss(run), chance_loss(run)
     if len(run) < ENOUGH or not loss > NOTHING_LEARNED * chance or not run["loss"].max() < CALM * chance:
+        return None
+    if not run["val_accuracy"][-1] < GUESSING / run.facts["classes"]:
         return None
     shares = label_shares(run)
     if not len(shares) or shares.max() > EVEN or run.facts.get("relabelled", 1.0) > SAME or not working(run):

@@ -13,6 +13,7 @@ from labkit.run import Run
 STRETCHED = 1.5
 # Validation loss minus the loss on training images, in nats. Healthy: 0.1 to 0.5; raw pixels: 5 and more.
 GAP = 0.6
+TIMES = 2.0  # and the one over the other: where training images do as badly, the scale is not what is wrong
 
 healthy = Recipe(momentum=0.0, steps=300)
 
@@ -30,7 +31,11 @@ def signature(run: Run) -> Evidence | None:
     trained, validated = input_deviation(run), float(run["val_input_std"][-1])
     with np.errstate(all="ignore"):
         ratio, gap = np.divide(max(trained, validated), min(trained, validated)), run.gap[-1]
-    if not (min(trained, validated) > 0 and STRETCHED < ratio < np.inf and gap > GAP):
+    if not (
+        min(trained, validated) > 0
+        and STRETCHED < ratio < np.inf
+        and gap > max(GAP, (TIMES - 1) * run["probe_loss"][-1])
+    ):
         return None
     return Evidence(
         seen=f"validation inputs with standard deviation {validated:.3g}, training inputs with {trained:.3g}; the "
@@ -49,7 +54,7 @@ failure = FailureMode(
     cures={"validation images scaled as the training images are": sick.but(evaluate="plain_evaluate")},
     false_cures={
         "weight decay 0.01": sick.but(weight_decay=0.01),
-        "label noise, to make it less sure of itself": sick.but(label_noise=0.1),
+        "dropout 0.5, as against overfitting": sick.but(dropout=0.5),
     },
     signature=signature,
     harm=0.0,
