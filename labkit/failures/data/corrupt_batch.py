@@ -8,8 +8,8 @@ from labkit.run import Run
 
 # Share of a batch's samples that lie far outside; one corrupt image of 128 is 0.8 %, a corrupt batch 100 %.
 MOST = 0.5
-JUMP = 10.0  # gradient norm at the step over the median before; healthy steps stay below 4
-AFTERMATH = 5.0  # highest loss after it over the median before; clipped: below 3, unclipped: 100 and more
+JUMP = 10.0  # gradient norm at the step over the median before; healthy: at most 2.2, corrupt: 250 to 750
+AFTERMATH = 5.0  # highest loss after it over the median before; clipped: 1.1 to 1.8, unclipped: 110 to 3,300
 
 STEP, FACTOR = 270, 100
 healthy = Recipe(momentum=0.0, steps=300)
@@ -33,7 +33,7 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"at step {blow.step} {blow.outliers:.0%} of the batch has values far beyond the usual; the gradient is "
         f"{blow.gradient:.0f} times the usual one, and the loss rises to {blow.aftermath:.0f} times what it was",
-        usual="0 % outliers, gradients within 4 times their median",
+        usual="0 % outliers, gradients within 2.2 times their median",
         onset=blow.step,
         place=f"batch {blow.step}",
         confidence=0.95,

@@ -12,7 +12,7 @@ WIDE = 10.0
 # One update as large as half of the weights it changes, within ten steps. Raw inputs that train well (Adam 1e-3,
 # SGD 1e-3, batch norm) stay below 0.1; with SGD 0.1 the first updates are 100 times the weights.
 VIOLENT, WINDOW = 0.5, 10
-RISE = 3.0  # the loss over its first value; where raw inputs do no harm it only falls, SGD 0.1 gives 1e4 to 1e6
+RISE = 3.0  # the loss over its first value; where raw inputs do no harm it only falls, SGD 0.1: 1e4 and more
 
 healthy = Recipe(momentum=0.0, steps=300)
 sick = healthy.but(inputs="raw")

@@ -47,9 +47,9 @@ failure = FailureMode(
         "the leaked images taken out, and nothing else: the honest score of 1,000 images": sick.but(batches="shuffled"),
     },
     signature=signature,
-    harm=0.0,
-    costs="The score cannot be believed. A net with 1,000 images and a leak reports more than it is worth, and the "
-    "difference comes to light in use, on images it has not seen.",
+    harm=0.01,
+    costs="The score cannot be believed: 1,000 digits and a leak report 89 %, the same 1,000 without it give 87 %. "
+    "The difference comes to light in use, on images that the net has not seen.",
     symptom="The validation score is better than the amount of data explains, and the net does worse in use than on "
     "paper. Nothing in the curves looks wrong.",
     mechanism="Images the net was trained on are answered by heart. Their share of the validation set is scored as "

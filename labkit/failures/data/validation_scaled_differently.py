@@ -9,9 +9,9 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # Standard deviation of the validation inputs over that of the training inputs, or the other way round.
-# Healthy: 1.00 to 1.03, with random rotations 1.1; pixels from 0 to 1: 3, raw pixels: 60 to 80.
+# Healthy: 1.00 to 1.02, with random rotations 1.06; raw pixels: 65 to 80.
 STRETCHED = 1.5
-# Validation loss minus the loss on training images, in nats. Healthy: 0.1 to 0.5; raw pixels: 5 and more.
+# Validation loss minus the loss on training images, in nats. Healthy: 0.0 to 0.5; raw pixels: 15 to 210.
 GAP = 0.6
 TIMES = 2.0  # and the one over the other: where training images do as badly, the scale is not what is wrong
 
@@ -57,12 +57,13 @@ failure = FailureMode(
         "dropout 0.5, as against overfitting": sick.but(dropout=0.5),
     },
     signature=signature,
-    harm=0.0,
-    costs="The validation loss: ten and more where it should be 0.3. The accuracy of a ReLU net hardly moves, since "
-    "the largest of its outputs is nearly the same at any scale; early stopping and all that goes by the loss fail.",
+    harm=0.01,
+    costs="The validation loss: 16 to 19 where it should be 0.3, so early stopping and all that goes by the loss "
+    "fail. The accuracy on digits falls by three to five points only; photographs, with no black ground, go to 19 %.",
     symptom="The validation loss is in the tens, although the validation accuracy looks almost right.",
     mechanism="A ReLU net answers an input a hundred times larger with outputs about a hundred times larger: the same "
-    "order, so nearly the same accuracy, but boundless confidence, so every mistake costs tens of nats.",
+    "order, so nearly the same accuracy, but boundless confidence, so every mistake costs tens of nats. Where the mean "
+    "is off as well, as with photographs, the order goes too.",
     first_check="Mean and standard deviation of one training batch and of one validation batch, side by side.",
     remedy="Scale once, in one function that both loaders call, with the numbers of the training set. What is saved "
     "with the net is its scaling too.",
