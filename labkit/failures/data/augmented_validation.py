@@ -59,8 +59,8 @@ failure = FailureMode(
     sick=sick,
     cures={"validation images as they are": sick.but(evaluate="plain_evaluate")},
     false_cures={
-        "dropout 0.5 against what looks like overfitting": sick.but(dropout=0.5),
-        "weight decay 0.01": sick.but(weight_decay=0.01),
+        "dropout 0.5 against what looks like overfitting: 38 %": sick.but(dropout=0.5),
+        "weight decay 0.01: 36 %": sick.but(weight_decay=0.01),
     },
     signature=signature,
     harm=0.3,

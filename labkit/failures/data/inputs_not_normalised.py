@@ -49,8 +49,8 @@ failure = FailureMode(
         "batch normalisation after the first layer": sick.but(normalisation="batch"),
     },
     false_cures={
-        "a tenth of the learning rate": sick.but(lr=0.01),
-        "a hundredth of it: it trains, but never catches up": sick.but(lr=0.001),
+        "a tenth of the learning rate: 62 %": sick.but(lr=0.01),
+        "a hundredth of it: it trains, but to 89 %": sick.but(lr=0.001),
     },
     signature=signature,
     harm=0.8,

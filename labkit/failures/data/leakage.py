@@ -44,7 +44,7 @@ failure = FailureMode(
     cures={"10,000 images of its own, none of them for validation": sick.but(samples=10_000, batches="shuffled")},
     false_cures={
         "dropout 0.5: learns less by heart, and counts the same images": sick.but(dropout=0.5),
-        "the leaked images taken out, and nothing else: the honest score of 1,000 images": sick.but(batches="shuffled"),
+        "the leaked images taken out, and nothing else: 87 %, the honest score": sick.but(batches="shuffled"),
     },
     signature=signature,
     harm=0.01,

@@ -57,8 +57,8 @@ failure = FailureMode(
     sick=sick,
     cures={"a new random order each epoch": sick.but(batches="shuffled")},
     false_cures={
-        "momentum 0.9": sick.but(momentum=0.9),
-        "a tenth of the learning rate": sick.but(lr=0.01),
+        "momentum 0.9: 11 %": sick.but(momentum=0.9),
+        "a tenth of the learning rate: 64 %": sick.but(lr=0.01),
     },
     signature=signature,
     harm=0.5,
