@@ -54,7 +54,7 @@ failure = FailureMode(
     symptom="The loss sits at chance level however long the net is trained, though gradients flow and weights move.",
     mechanism="Over the epochs every image comes with every label, and the best answer to that is always the same: "
     "how frequent each class is. Not even learning by heart is possible.",
-    first_check="Follow one image through two epochs: does it have the same label both times?",
+    first_check="Follow one image through two epochs, and compare the labels it comes with.",
     remedy="Draw images and labels with one index, in one place. One batch, fitted again and again, does not find this "
     "bug: in a single batch each image has one label.",
     reference="Karpathy, A Recipe for Training Neural Networks (2019)",
