@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 PIXELS = 128  # of each sample, at fixed random places: enough to tell any two of the first 10,000 digits apart
+OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BLOCK = 16  # passes that are turned into fingerprints in one go
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -89,11 +90,13 @@ class Ledger:
         }
 
     def traces(self) -> dict[str, np.ndarray]:
-        """Per step: whether the net was in train mode, the largest input, the entropy of the batch's labels."""
+        """Per step: train mode or not, the largest input, the share of outlying samples, the labels' entropy."""
         _, largest, lengths = self.trained.read()
         traces = {"train_mode": np.array(self.train_modes, dtype=np.float64)}
         if len(lengths) == len(self.train_modes) and len(lengths):
-            traces["input_max"] = np.maximum.reduceat(largest, np.cumsum(lengths) - lengths)
+            starts = np.cumsum(lengths) - lengths
+            traces["input_max"] = np.maximum.reduceat(largest, starts)
+            traces["input_outliers"] = np.add.reduceat(outlying(largest), starts) / lengths
         if len(self.labels) == len(self.train_modes) and self.labels:
             traces["label_entropy"] = np.array([entropy(np.bincount(each)) for each in self._labels()])
         return traces
@@ -180,7 +183,9 @@ def pixels(x: torch.Tensor) -> torch.Tensor:
 def fingerprints(values: torch.Tensor) -> torch.Tensor:
     """A whole number per row, exactly the same for the same row in any company: the bits, weighed and added."""
     keys = torch.arange(1, values.shape[1] + 1, dtype=torch.int32, device=values.device) * 0x3779B1 + 0x5F3
-    return (values.contiguous().view(torch.int32) * keys).sum(1)
+    bits = values.contiguous().view(torch.int32)
+    bits = bits ^ (bits >> 16)  # whole numbers such as raw pixels differ in the upper half alone
+    return (bits * keys).sum(1)
 
 
 def strangers(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
@@ -219,6 +224,13 @@ def relabelled(prints: np.ndarray, labels: np.ndarray) -> float:
     same = prints[order][1:] == prints[order][:-1]
     other = labels[order][1:] != labels[order][:-1]
     return float((same & other).sum() / max(1, same.sum()))
+
+
+def outlying(largest: np.ndarray) -> np.ndarray:
+    """Which samples have a largest value far beyond what the samples of this run usually have? 1 or 0 each."""
+    finite = largest[np.isfinite(largest)]
+    usual = np.median(finite) if len(finite) else np.inf
+    return (largest > OUTLIER * usual).astype(np.float64)  # NaN is no outlier: it is an ailment of its own
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -4,6 +4,8 @@ Each is an ordinary function. A failure mode that is a code bug brings its own, 
 """
 
 import math
+from collections import deque
+from statistics import median
 
 import torch
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
@@ -138,7 +140,21 @@ def plain_step(training, x, y) -> None:
     training.update()
 
 
-STEPS = (plain_step,)
+def skipping_step(training, x, y) -> None:
+    """The plain step, but a batch whose gradient is ten times the usual one changes nothing."""
+    training.optimizer.zero_grad()
+    loss = training.loss(x, y)
+    training.backward(loss)
+    training.look(loss, x, y)
+    usual = vars(training).setdefault("usual_gradients", deque(maxlen=100))
+    norm = float(torch.nn.utils.get_total_norm([weight.grad for weight in training.weights()]))
+    if len(usual) < 10 or norm <= 10 * median(usual):
+        usual.append(norm)
+        training.clip()
+        training.update()
+
+
+STEPS = (plain_step, skipping_step)
 
 # --- evaluate(training, split) -> {"loss": ..., "accuracy": ..., "confidence": ...} ---------------
 

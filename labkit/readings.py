@@ -1,5 +1,7 @@
 """Numbers read off a run, for the signatures: each works on any run that has the traces it needs."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from labkit.run import Run
@@ -43,3 +45,49 @@ def worst_dead(run: Run) -> tuple[np.ndarray, str]:
         return np.zeros(len(dead)), ""
     place = int(np.nanargmax(dead[-1]))
     return dead[:, place], run.activations[place]
+
+
+def chance_loss(run: Run) -> float:
+    """The loss of a net that knows nothing but how many classes there are; NaN where that is not known."""
+    return float(np.log(run.facts.get("classes") or np.nan))
+
+
+def late_loss(run: Run) -> float:
+    """The median batch loss of the last quarter of the run; NaN where none is finite."""
+    losses = run["loss"][-max(1, len(run) // 4) :]
+    losses = losses[np.isfinite(losses)]
+    return float(np.median(losses)) if len(losses) else float("nan")
+
+
+def input_deviation(run: Run) -> float:
+    """The standard deviation of a usual training batch, all pixels together; NaN where it was not measured."""
+    return float(typical(run["activation_std"][:, :1])[0]) if run.activations[:1] == ("inputs",) else float("nan")
+
+
+def label_shares(run: Run) -> np.ndarray:
+    """How the labels that were trained on divide among all classes, those never seen included; empty if unknown."""
+    seen = np.asarray(run.facts.get("label_shares") or (), dtype=float)
+    missing = int(run.facts.get("classes") or 0) - len(seen)
+    return np.concatenate([seen, np.zeros(max(0, missing))]) if len(seen) else seen
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A step whose batch had inputs far beyond the usual, and what it did."""
+
+    step: int
+    outliers: float  # share of the batch's samples
+    gradient: float  # its gradient norm over the median of the steps before
+    aftermath: float  # the highest loss of the steps after it over the median of the steps before
+
+
+def blows(run: Run, window: int = 50) -> list[Blow]:
+    """Every step with outlying inputs that has a past of at least ten steps to compare with, and a future."""
+    found, loss, norm = [], run["loss"], run["grad_norm_total"]
+    for step in np.flatnonzero(run["input_outliers"] > 0):
+        before, after = slice(max(0, step - window), step), loss[step + 1 : step + 1 + window]
+        usual = np.median(loss[before]), np.median(norm[before])
+        if step >= 10 and len(after) and np.isfinite(usual).all() and min(usual) > 0:
+            worst = np.nan_to_num(after, nan=np.inf).max()
+            found.append(Blow(int(step), float(run["input_outliers"][step]), norm[step] / usual[1], worst / usual[0]))
+    return found

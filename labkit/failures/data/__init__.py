@@ -1,0 +1,1 @@
+"""Images, labels and splits that are not what they should be."""

@@ -1,0 +1,81 @@
+"""The transforms of the two loaders were mixed up: validation images are rotated and shifted, anew each time."""
+
+import math
+
+import torch
+from torch.nn.functional import affine_grid, grid_sample
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.parts import plain_evaluate
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Share of the last validation's samples that were not in the first one, pixel for pixel. Healthy: 0.
+CHANGED = 0.5
+# Training accuracy minus validation accuracy. Healthy: 0.01 to 0.15, most on photographs; rotated: 0.3 to 0.6.
+LOST = 0.1
+
+ANGLE, SHIFT = 60, 0.2  # degrees, and share of half the picture: strong, as for a training set
+healthy = Recipe(momentum=0.0, steps=300)
+
+
+def evaluate_augmented(training, split) -> dict:
+    """The plain evaluation, of images that went through the training set's random rotation and shift."""
+    return plain_evaluate(training, split._replace(x=rotated_and_shifted(split.x)))
+
+
+def rotated_and_shifted(x):
+    """Each image turned by up to ANGLE and moved by up to SHIFT, filled with its own darkest value."""
+    angle = math.radians(ANGLE) * (2 * torch.rand(len(x), device=x.device) - 1)
+    across, down = SHIFT * (2 * torch.rand(2, len(x), device=x.device) - 1)
+    first, second = (angle.cos(), -angle.sin(), across), (angle.sin(), angle.cos(), down)
+    change = torch.stack([torch.stack(first, 1), torch.stack(second, 1)], 1)
+    darkest = x.amin(dim=(2, 3), keepdim=True)
+    grid = affine_grid(change, list(x.shape), align_corners=False)
+    return (grid_sample((x - darkest).float(), grid, align_corners=False) + darkest).to(x.dtype)
+
+
+sick = healthy.but(evaluate=evaluate_augmented)
+
+
+def signature(run: Run) -> Evidence | None:
+    changed = run.facts.get("val_changed", 0.0)
+    lost = float(run["probe_accuracy"][-1] - run["val_accuracy"][-1])
+    if changed < CHANGED or not lost > LOST:
+        return None
+    return Evidence(
+        seen=f"{changed:.0%} of the validation images are not those of the first validation; the accuracy is "
+        f"{run['val_accuracy'][-1]:.0%} there and {run['probe_accuracy'][-1]:.0%} on training images",
+        usual="0 %: every validation sees the same images",
+        onset=0,
+        place="validation set",
+        confidence=0.95,
+    )
+
+
+failure = FailureMode(
+    title="Augmented validation",
+    healthy=healthy,
+    sick=sick,
+    cures={"validation images as they are": sick.but(evaluate="plain_evaluate")},
+    false_cures={
+        "dropout 0.5 against what looks like overfitting: 38 %": sick.but(dropout=0.5),
+        "weight decay 0.01: 36 %": sick.but(weight_decay=0.01),
+    },
+    signature=signature,
+    harm=0.3,
+    symptom="It looks like overfitting: training is fine and validation far behind. But two validations of one and the "
+    "same net differ.",
+    mechanism="The net is asked about pictures that it was never shown and that will not come in use. The net is "
+    "healthy; the measurement is not.",
+    first_check="Validate the same net twice: both results must be equal to the last digit. Then look at the images.",
+    remedy="Give each split a transform of its own: random ones for training alone, and for validation only what "
+    "happens in use.",
+    reference="Shorten and Khoshgoftaar, A survey on Image Data Augmentation for Deep Learning (2019)",
+    shows="val_accuracy",
+    knobs=(
+        Knob("augment", ("none", "crop", "affine")),
+        Knob("steps", (100, 1000)),
+        Knob("dropout", (0.0, 0.9)),
+    ),
+)

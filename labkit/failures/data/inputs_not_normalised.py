@@ -1,0 +1,74 @@
+"""Pixels from 0 to 255: the first layer's gradient is a hundred times too large for the learning rate."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import input_deviation
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Standard deviation of a training batch. Normalised inputs have 1, pixels from 0 to 1 have 0.3, raw ones 60 to 80.
+WIDE = 10.0
+# One update as large as half of the weights it changes, within ten steps. Raw inputs that train well (Adam 1e-3,
+# SGD 1e-3, batch norm) stay below 0.1; with SGD 0.1 the first updates are 100 times the weights.
+VIOLENT, WINDOW = 0.5, 10
+RISE = 3.0  # the loss over its first value; where raw inputs do no harm it only falls, SGD 0.1: 1e4 and more
+
+healthy = Recipe(momentum=0.0, steps=300)
+sick = healthy.but(inputs="raw")
+
+
+def signature(run: Run) -> Evidence | None:
+    width = input_deviation(run)
+    ratio = run["update_ratio"].max(axis=1)[:WINDOW]
+    violent = np.flatnonzero(ratio > VIOLENT)
+    if run.facts.get("batch_norms"):  # takes any scale: where such a net blows up, it is for another reason
+        return None
+    if not width > WIDE or not len(violent) or not np.isfinite(run["loss"][0]):
+        return None
+    step, losses = int(violent[0]), run["loss"]
+    peak = np.max(losses[step:], initial=losses[0], where=np.isfinite(losses[step:]))
+    if peak < RISE * losses[0]:
+        return None
+    return Evidence(
+        seen=f"inputs with a standard deviation of {width:.3g}; step {step} changed a layer by {ratio[step]:.2g} times "
+        f"its own size, and the loss went from {losses[0]:.3g} to {peak:.3g}",
+        usual="inputs with mean 0 and standard deviation 1, updates of 0.001 to 0.2 of a layer",
+        onset=step,
+        place="inputs",
+        confidence=0.95,
+    )
+
+
+failure = FailureMode(
+    title="Inputs not normalised",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "normalised inputs": sick.but(inputs="normalised"),
+        "batch normalisation after the first layer": sick.but(normalisation="batch"),
+    },
+    false_cures={
+        "a tenth of the learning rate: 62 %": sick.but(lr=0.01),
+        "a hundredth of it: it trains, but to 89 %": sick.but(lr=0.001),
+    },
+    signature=signature,
+    harm=0.8,
+    symptom="The first loss is ten times what chance would give, the next ones are in the millions, and then the net "
+    "sits at chance level, because every unit is dead.",
+    mechanism="The gradient of a weight is proportional to the input it meets, so pixels of 255 make steps a hundred "
+    "times too long. All of them are positive, too, so all weights of a unit are pushed the same way at once.",
+    first_check="Mean and standard deviation of one training batch, as the net gets it: 0 and 1, or near.",
+    remedy="Subtract the mean and divide by the standard deviation of the training set, in training and validation "
+    "alike. Batch normalisation after the first layer does it too. A lower learning rate only buys slow training.",
+    reference="LeCun, Bottou, Orr and Mueller, Efficient BackProp (1998), section 4.3",
+    shows="activation_std",
+    knobs=(
+        Knob("inputs", ("raw", "unit", "normalised")),
+        Knob("lr", (1e-4, 0.1), log=True),
+        Knob("normalisation", ("none", "batch", "layer")),
+        Knob("optimizer", ("sgd", "adam")),
+        Knob("clip", (None, 1.0)),
+    ),
+    also_causes=("learning_rate_too_high", "dead_relu"),
+)

@@ -1,0 +1,67 @@
+"""A tenth of the validation images is in the training set: the score is better than the net."""
+
+import torch
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.parts import shuffled
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Share of the validation samples that were trained on, pixel for pixel. Healthy: 0 on MNIST and CIFAR-10.
+SHARED = 0.01
+LEAKED = 10  # every tenth validation image: as many as a careless merge of two downloads may bring
+
+healthy = Recipe(momentum=0.0, steps=300)
+
+
+def with_validation_images(split, recipe, generator):
+    """The usual batches from a training set into which every tenth validation image was merged."""
+    val = recipe.data(recipe.but(device=split.y.device.type)).val
+    x, y = torch.cat([split.x, val.x[::LEAKED].to(split.x.dtype)]), torch.cat([split.y, val.y[::LEAKED]])
+    return shuffled(split._replace(x=x, y=y), recipe, generator)
+
+
+sick = healthy.but(samples=1000, batches=with_validation_images)
+
+
+def signature(run: Run) -> Evidence | None:
+    shared = run.facts.get("val_trained_on", 0.0)
+    if shared < SHARED or not run["val_input_std"][-1] > 0:  # blank images are all the same one
+        return None
+    return Evidence(
+        seen=f"{shared:.0%} of the validation images were trained on, so {run.accuracy or 0:.1%} is no validation",
+        usual="0 %",
+        onset=0,
+        place="validation set",
+        confidence=0.97,
+    )
+
+
+failure = FailureMode(
+    title="Leakage into validation",
+    healthy=healthy,
+    sick=sick,
+    cures={"10,000 images of its own, none of them for validation": sick.but(samples=10_000, batches="shuffled")},
+    false_cures={
+        "dropout 0.5: learns less by heart, and counts the same images": sick.but(dropout=0.5),
+        "the leaked images taken out, and nothing else: 87 %, the honest score": sick.but(batches="shuffled"),
+    },
+    signature=signature,
+    harm=0.01,
+    costs="The score cannot be believed: 1,000 digits and a leak report 89 %, the same 1,000 without it give 87 %. "
+    "The difference comes to light in use, on images that the net has not seen.",
+    symptom="The validation score is better than the amount of data explains, and the net does worse in use than on "
+    "paper. Nothing in the curves looks wrong.",
+    mechanism="Images the net was trained on are answered by heart. Their share of the validation set is scored as "
+    "training accuracy, and the mean hides it.",
+    first_check="A checksum of every training image and of every validation image, and what the two lists share.",
+    remedy="Split first, by source (person, patient, day), and only then augment, copy or merge. Take duplicates out "
+    "before the split, near ones too. The score will fall: the lower one was true all along.",
+    reference="Kapoor and Narayanan, Leakage and the reproducibility crisis in machine-learning-based science (2023)",
+    shows="val_accuracy",
+    knobs=(
+        Knob("samples", (100, 10_000), log=True),
+        Knob("steps", (100, 1000)),
+        Knob("dropout", (0.0, 0.9)),
+    ),
+)

@@ -1,0 +1,391 @@
+"""Wrong images, labels and splits: a control on either side of each threshold, and the instruments they need."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from helpers import hand_made, tiny, trained, watched
+
+from labkit.data import load
+from labkit.failures import FAILURES
+from labkit.failures.data.augmented_validation import rotated_and_shifted
+from labkit.failures.data.class_imbalance import balanced_batches, uneven
+from labkit.ledger import fingerprints, outlying, pixels
+from labkit.parts import shuffled
+from labkit.readings import blows, chance_loss, input_deviation, label_shares, late_loss
+from labkit.train import train
+
+TEN = [0.1] * 10
+
+
+def seen(name: str, run) -> bool:
+    return FAILURES[name].signature(run) is not None
+
+
+def with_inputs(deviation: float, steps: int = 40) -> np.ndarray:
+    """Activation deviations of a healthy net whose inputs have this one."""
+    return np.column_stack([np.full(steps, deviation), np.ones((steps, 3))])
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def raw_run(deviation=78.0, update=5.0, at=0, rise=1000.0):
+    ratio = np.full((40, 3), 0.01)
+    ratio[at, 1] = update
+    loss = np.full(40, 20.0)
+    loss[at + 3] = 20 * rise
+    return hand_made(activation_std=with_inputs(deviation), update_ratio=ratio, loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"deviation": 11}, True),
+        ({"deviation": 9}, False),
+        ({"update": 0.6}, True),
+        ({"update": 0.4}, False),
+        ({"at": 9}, True),
+        ({"at": 10}, False),
+        ({"rise": 3.5}, True),
+        ({"rise": 2.5}, False),
+    ],
+)
+def test_raw_inputs_count_when_they_throw_the_first_steps_off(changes, expected):
+    assert seen("inputs_not_normalised", raw_run(**changes)) is expected
+
+
+def test_raw_inputs_are_not_to_blame_in_a_net_with_batch_norm():
+    run = raw_run()
+    assert not seen("inputs_not_normalised", dataclasses.replace(run, facts=run.facts | {"batch_norms": ["norm1"]}))
+
+
+def test_raw_inputs_that_train_well_are_left_alone():
+    assert not seen("inputs_not_normalised", hand_made(activation_std=with_inputs(78.0)))
+
+
+@pytest.mark.parametrize(
+    ("deviation", "loss", "expected"),
+    [(0, 2.3, True), (5e-5, 2.3, True), (2e-4, 2.3, False), (0, 2.15, True), (0, 2.0, False), (np.nan, 2.3, False)],
+)
+def test_blank_inputs(deviation, loss, expected):
+    assert seen("blank_inputs", hand_made(activation_std=with_inputs(deviation), loss=loss)) is expected
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def shuffled_run(
+    steps=200,
+    loss=2.28,
+    accuracy=0.1,
+    gradient=0.8,
+    update=0.01,
+    weights=1.0,
+    inputs=1.0,
+    dead=0.05,
+    relabelled=0.0,
+    shares=TEN,
+):
+    return hand_made(
+        steps=steps,
+        loss=loss if np.ndim(loss) else np.full(steps, loss),
+        val_accuracy=accuracy,
+        grad_norm_total=np.full(steps, gradient),
+        weight_norm=np.column_stack([np.linspace(5, 5 * weights, steps), np.full((steps, 2), 5.0)]),
+        update_ratio=np.column_stack([np.full(steps, update), np.full((steps, 2), 0.01)]),
+        activation_std=with_inputs(inputs, steps),
+        dead=np.full((5, 4), dead),
+        facts={"relabelled": relabelled, "label_shares": shares},
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"steps": 110}, True),
+        ({"steps": 90}, False),
+        ({"loss": 2.16}, True),
+        ({"loss": 2.12}, False),
+        ({"loss": np.r_[3.3, np.full(199, 2.3)]}, True),
+        ({"loss": np.r_[3.6, np.full(199, 2.3)]}, False),
+        ({"accuracy": 0.19}, True),
+        ({"accuracy": 0.21}, False),
+        ({"weights": 0.55}, True),
+        ({"weights": 0.45}, False),
+        ({"gradient": 0.25}, True),
+        ({"gradient": 0.15}, False),
+        ({"update": 1.5e-3}, True),
+        ({"update": 0.7e-3}, False),
+        ({"inputs": 2e-4}, True),
+        ({"inputs": 5e-5}, False),
+        ({"dead": 0.45}, True),
+        ({"dead": 0.55}, False),
+        ({"relabelled": 0.05}, True),
+        ({"relabelled": 0.2}, False),
+        ({"shares": [0.45, 0.55 - 0.08, *[0.01] * 8]}, True),
+        ({"shares": [0.55, *[0.05] * 9]}, False),
+        ({"shares": None}, False),
+    ],
+)
+def test_shuffled_labels_are_what_is_left_when_all_else_works(changes, expected):
+    assert seen("labels_shuffled", shuffled_run(**changes)) is expected
+
+
+@pytest.mark.parametrize(
+    ("relabelled", "loss", "inputs", "expected"),
+    [
+        (0.9, 2.3, 1, True),
+        (0.4, 2.3, 1, True),
+        (0.2, 2.3, 1, False),
+        (0.9, 2.05, 1, True),
+        (0.9, 1.85, 1, False),
+        (0.9, 2.3, 2e-4, True),
+        (0.9, 2.3, 5e-5, False),
+    ],
+)
+def test_detached_labels(relabelled, loss, inputs, expected):
+    run = hand_made(loss=loss, activation_std=with_inputs(inputs), facts={"relabelled": relabelled})
+    assert seen("labels_detached", run) is expected
+
+
+@pytest.mark.parametrize(
+    ("share", "accuracy", "batch", "expected"),
+    [
+        (1.0, 0.12, 128, True),
+        (0.9995, 0.12, 128, True),
+        (0.99, 0.12, 128, False),
+        (1.0, 0.45, 128, True),
+        (1.0, 0.55, 128, False),
+        (1.0, 0.12, 3, True),
+        (1.0, 0.12, 2, False),
+    ],
+)
+def test_a_single_class(share, accuracy, batch, expected):
+    facts = {"label_shares": [1 - share, 0, 0, share], "batch_length": batch}
+    assert seen("single_class", hand_made(val_accuracy=accuracy, facts=facts)) is expected
+
+
+def sorted_run(within=0.0, batch=128, shares=TEN, loss=0.1, probe=2.0):
+    facts = {"label_shares": shares, "batch_length": batch}
+    return hand_made(label_entropy=np.full(40, within), loss=loss, probe_loss=probe, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"within": 0.6}, True),
+        ({"within": 0.8}, False),
+        ({"batch": 16}, True),
+        ({"batch": 15}, False),
+        ({"shares": [0.3, 0.3, 0.3, 0.1]}, True),
+        ({"shares": [0.7, 0.3]}, False),
+        ({"probe": 0.25}, True),
+        ({"probe": 0.15}, False),
+        ({"loss": 3.0, "probe": 2.0}, True),
+        ({"loss": 3.0, "probe": 1.9}, False),
+    ],
+)
+def test_sorted_data(changes, expected):
+    assert seen("sorted_data", sorted_run(**changes)) is expected
+
+
+def uneven_run(most=0.46, least=0.01, batch=128, samples=10_000, loss=0.1, validated=1.0):
+    facts = {"label_shares": [most, *[0.1] * 8, least], "batch_length": batch, "samples": samples}
+    return hand_made(loss=loss, val_loss=validated, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"least": 0.1, "most": 0.55}, True),
+        ({"least": 0.1, "most": 0.45}, False),
+        ({"samples": 510}, True),
+        ({"samples": 490}, False),
+        ({"most": 0.998}, True),
+        ({"most": 0.9995}, False),
+        ({"batch": 13}, True),
+        ({"batch": 12}, False),
+        ({"validated": 0.25}, True),
+        ({"validated": 0.15}, False),
+    ],
+)
+def test_class_imbalance(changes, expected):
+    assert seen("class_imbalance", uneven_run(**changes)) is expected
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "deviation", "expected"), [(0.02, 1, True), (0.005, 1, False), (1, 0, False)])
+def test_leakage(share, deviation, expected):
+    run = hand_made(val_input_std=np.full(5, deviation), facts={"val_trained_on": share})
+    assert seen("leakage", run) is expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "accuracy", "expected"), [(0.6, 0.5, True), (0.4, 0.5, False), (1, 0.83, True), (1, 0.87, False)]
+)
+def test_augmented_validation(changed, accuracy, expected):
+    run = hand_made(val_accuracy=accuracy, probe_accuracy=0.95, facts={"val_changed": changed})
+    assert seen("augmented_validation", run) is expected
+
+
+@pytest.mark.parametrize(
+    ("trained", "validated", "loss", "expected"),
+    [
+        (1, 78, (4.5, 2), True),
+        (1, 78, (3.5, 2), False),
+        (1, 78, 9, True),
+        (1, 1.6, 9, True),
+        (1, 1.4, 9, False),
+        (1.6, 1, 9, True),
+        (1.4, 1, 9, False),
+        (0, 1, 9, False),
+        (1, 78, 0.9, True),
+        (1, 78, 0.7, False),
+        (1, np.nan, 9, False),
+    ],
+)
+def test_validation_scaled_differently(trained, validated, loss, expected):
+    traces = {"activation_std": with_inputs(trained), "val_input_std": np.full(5, validated)}
+    loss, probe = loss if np.ndim(loss) else (loss, 0.2)
+    run = hand_made(val_loss=loss, probe_loss=probe, **traces)
+    assert seen("validation_scaled_differently", run) is expected
+
+
+# --- corrupt inputs -------------------------------------------------------------------------------
+
+
+def blown_run(share=0.01, gradient=100.0, aftermath=50.0, at=25, steps=40):
+    outliers, norms, losses = np.zeros(steps), np.ones(steps), np.full(steps, 0.2)
+    outliers[at], norms[at], losses[at + 1 : at + 2] = share, gradient, 0.2 * aftermath
+    return hand_made(steps=steps, input_outliers=outliers, grad_norm_total=norms, loss=losses)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"corrupt_sample"}),
+        ({"share": 0.45}, {"corrupt_sample"}),
+        ({"share": 0.55}, {"corrupt_batch"}),
+        ({"gradient": 11}, {"corrupt_sample"}),
+        ({"gradient": 9}, set()),
+        ({"share": 1, "gradient": 11}, {"corrupt_batch"}),
+        ({"share": 1, "gradient": 9}, set()),
+        ({"aftermath": 5.5}, {"corrupt_sample"}),
+        ({"aftermath": 4.5}, set()),
+        ({"share": 1, "aftermath": 5.5}, {"corrupt_batch"}),
+        ({"share": 1, "aftermath": 4.5}, set()),
+        ({"aftermath": np.nan}, {"corrupt_sample"}),
+        ({"at": 10}, {"corrupt_sample"}),
+        ({"at": 9}, set()),
+        ({"at": 39}, set()),
+    ],
+)
+def test_corrupt_inputs_are_told_apart_by_how_many_they_are(changes, expected):
+    run = blown_run(**changes)
+    assert {name for name in ("corrupt_sample", "corrupt_batch") if seen(name, run)} == expected
+
+
+def test_a_corrupt_batch_is_named_by_its_number():
+    evidence = FAILURES["corrupt_batch"].signature(blown_run(share=1.0, at=30))
+    assert evidence.onset == 30 and evidence.place == "batch 30"
+
+
+# --- any run --------------------------------------------------------------------------------------
+
+MINE = [name for name, mode in FAILURES.items() if mode.topic == "data"]
+
+
+@pytest.mark.parametrize("name", MINE)
+@pytest.mark.filterwarnings("error")
+def test_any_run_may_be_asked(name):
+    short = trained(tiny(steps=1))
+    nothing = {trace: np.full_like(values, np.nan, dtype=float) for trace, values in short.traces.items()}
+    for values in (short.traces, nothing | {"val_step": short["val_step"]}):
+        run = type(short)(values, short.layers, short.parameters, short.activations, facts=short.facts)
+        assert FAILURES[name].signature(run) is None
+
+
+# --- readings -------------------------------------------------------------------------------------
+
+
+def test_readings_of_data():
+    run = hand_made(steps=8, loss=[9, 9, 9, 9, 9, 9, np.nan, 2.0], facts={"label_shares": [0.5, 0.5], "classes": 3})
+    assert late_loss(run) == 2 and chance_loss(run) == pytest.approx(np.log(3)) and input_deviation(run) == 1
+    assert label_shares(run).tolist() == [0.5, 0.5, 0.0]
+    unknown = hand_made(facts={"classes": None}, loss=np.nan)
+    assert np.isnan(chance_loss(unknown)) and np.isnan(late_loss(unknown)) and not len(label_shares(unknown))
+
+
+def test_a_blow_is_measured_against_the_steps_before():
+    (blow,) = blows(blown_run(share=0.25, gradient=7, aftermath=3))
+    assert (blow.step, blow.outliers) == (25, 0.25)
+    assert (blow.gradient, blow.aftermath) == (pytest.approx(7), pytest.approx(3))
+
+
+# --- instruments and parts ------------------------------------------------------------------------
+
+
+def test_outliers_are_far_beyond_the_usual_sample():
+    assert outlying(np.array([1, 1, 1, 9.9, 10.1, np.inf, np.nan])).tolist() == [0, 0, 0, 0, 1, 1, 0]
+    assert outlying(np.array([np.nan])).tolist() == [0]
+
+
+def one_of_four_at_step_2(split, recipe, generator):
+    for step, (x, y) in enumerate(shuffled(split, recipe, generator)):
+        factors = torch.ones(len(x), 1, 1, 1)
+        factors[: len(x) // 4] = 50.0 if step == 2 else 1.0
+        yield x * factors, y
+
+
+def test_the_share_of_outliers_is_recorded_at_every_step():
+    run = train(tiny(batches=one_of_four_at_step_2), progress=False)
+    assert run["input_outliers"].tolist() == [0, 0, 0.25, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_fingerprints_tell_raw_images_apart_too(name):
+    """Whole numbers have zeros in the lower half of their bits: of 2,000 validation images 58 looked trained on."""
+    images = (load(name, part, inputs="raw").x[:10_000] for part in ("train", "val"))
+    known, others = (fingerprints(pixels(x)).numpy() for x in images)
+    assert len(np.unique(known)) > 9990 and not np.isin(others, known).any()
+
+
+def big_at_step_20(split, recipe, generator):
+    for step, (x, y) in enumerate(shuffled(split, recipe, generator)):
+        yield (x * 1000 if step == 20 else x), y
+
+
+def test_the_skipping_step_leaves_out_a_batch_with_an_extreme_gradient_and_no_other():
+    weights = []
+    recipe = tiny(steps=24, batches=big_at_step_20, step="skipping_step", lr=0.01)
+    run, _ = watched(recipe, lambda training: weights.append(training.model[1].weight.detach().clone()))
+    still = [step for step in range(1, 24) if torch.equal(weights[step], weights[step - 1])]
+    assert still == [20] and run["grad_norm_total"][20] > 10 * np.median(run["grad_norm_total"])
+
+
+def test_the_skipping_step_is_the_plain_one_where_nothing_is_extreme():
+    runs = [train(tiny(step=step), progress=False) for step in ("plain_step", "skipping_step")]
+    assert runs[0].facts["weights_sha256"] == runs[1].facts["weights_sha256"]
+
+
+def test_the_uneven_collection_and_its_balanced_draw():
+    train_set = load("mnist", "train")
+    split = train_set._replace(x=train_set.x[:10_000], y=train_set.y[:10_000])
+    assert uneven(split).y.bincount().tolist() == [1000, 1000, *[20] * 8]
+    drawn = balanced_batches(split, tiny(batch_size=2000), torch.Generator().manual_seed(0))
+    assert next(drawn)[1].bincount(minlength=10).min() > 140
+
+
+def test_rotated_images_differ_from_call_to_call_and_keep_their_scale():
+    x = load("cifar10", "val").x[:64]
+    first, second = rotated_and_shifted(x), rotated_and_shifted(x)
+    assert not torch.equal(first, second) and first.shape == x.shape
+    assert (first.amin((1, 2, 3)) >= x.amin((1, 2, 3)) - 1e-5).all()
