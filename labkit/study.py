@@ -57,8 +57,12 @@ class Study:
 
     @property
     def fails(self) -> bool:
-        """Does the sick run show its own signature, and does it lose what the mode says it loses?"""
-        return self.name in {found.name for found in self.diagnoses} and self.harm >= self.mode.harm
+        """Does the sick run show its own signature, and does it lose what the mode says it loses?
+
+        Where that is nothing, the accuracy is not asked: of a leak it is too good.
+        """
+        shows = self.name in {found.name for found in self.diagnoses}
+        return shows and (self.mode.harm == 0 or self.harm >= self.mode.harm)
 
     @property
     def is_clean(self) -> bool:

@@ -1,4 +1,4 @@
-"""A tenth of the validation images is in the training set: the score is better than the net."""
+"""Half of the validation images are in the training set: the score is better than the net."""
 
 import torch
 
@@ -9,19 +9,19 @@ from labkit.run import Run
 
 # Share of the validation samples that were trained on, pixel for pixel. Healthy: 0 on MNIST and CIFAR-10.
 SHARED = 0.01
-LEAKED = 10  # every tenth validation image: as many as a careless merge of two downloads may bring
+LEAKED = 2  # every second validation image: what a split after augmentation, or two merged downloads, may bring
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(samples=2000, momentum=0.0, steps=400)
 
 
 def with_validation_images(split, recipe, generator):
-    """The usual batches from a training set into which every tenth validation image was merged."""
+    """The usual batches from a training set into which every second validation image was merged."""
     val = recipe.data(recipe.but(device=split.y.device.type)).val
     x, y = torch.cat([split.x, val.x[::LEAKED].to(split.x.dtype)]), torch.cat([split.y, val.y[::LEAKED]])
     return shuffled(split._replace(x=x, y=y), recipe, generator)
 
 
-sick = healthy.but(samples=1000, batches=with_validation_images)
+sick = healthy.but(batches=with_validation_images)
 
 
 def signature(run: Run) -> Evidence | None:
@@ -41,15 +41,12 @@ failure = FailureMode(
     title="Leakage into validation",
     healthy=healthy,
     sick=sick,
-    cures={"10,000 images of its own, none of them for validation": sick.but(samples=10_000, batches="shuffled")},
-    false_cures={
-        "dropout 0.5: learns less by heart, and counts the same images": sick.but(dropout=0.5),
-        "the leaked images taken out, and nothing else: 87 %, the honest score": sick.but(batches="shuffled"),
-    },
+    cures={"the leaked images taken out: the lower score was the true one": sick.but(batches="shuffled")},
+    false_cures={"dropout 0.5: learns less by heart, and counts the same images": sick.but(dropout=0.5)},
     signature=signature,
-    harm=0.01,
-    costs="The score cannot be believed: 1,000 digits and a leak report 89 %, the same 1,000 without it give 87 %. "
-    "The difference comes to light in use, on images that the net has not seen.",
+    harm=0.0,
+    costs="The score cannot be believed: 2,000 digits report 95 % with the leak and 89 % without it, photographs 60 % and "
+    "39 %. The difference comes to light in use, on images that the net has not seen.",
     symptom="The validation score is better than the amount of data explains, and the net does worse in use than on "
     "paper. Nothing in the curves looks wrong.",
     mechanism="Images the net was trained on are answered by heart. Their share of the validation set is scored as "
@@ -60,7 +57,7 @@ failure = FailureMode(
     reference="Kapoor and Narayanan, Leakage and the reproducibility crisis in machine-learning-based science (2023)",
     shows="val_accuracy",
     knobs=(
-        Knob("samples", (100, 10_000), log=True),
+        Knob("samples", (1000, 10_000), log=True),
         Knob("steps", (100, 1000)),
         Knob("dropout", (0.0, 0.9)),
     ),
