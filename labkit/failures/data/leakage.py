@@ -45,8 +45,8 @@ failure = FailureMode(
     false_cures={"dropout 0.5: learns less by heart, and counts the same images": sick.but(dropout=0.5)},
     signature=signature,
     harm=0.0,
-    costs="The score cannot be believed: 2,000 digits report 95 % with the leak and 89 % without it, photographs 60 % and "
-    "39 %. The difference comes to light in use, on images that the net has not seen.",
+    costs="The score cannot be believed: 2,000 digits report 95 % with the leak and 89 % without it, "
+    "photographs 60 % and 39 %. The difference comes to light in use, on images that the net has not seen.",
     symptom="The validation score is better than the amount of data explains, and the net does worse in use than on "
     "paper. Nothing in the curves looks wrong.",
     mechanism="Images the net was trained on are answered by heart. Their share of the validation set is scored as "
