@@ -43,3 +43,28 @@ def worst_dead(run: Run) -> tuple[np.ndarray, str]:
         return np.zeros(len(dead)), ""
     place = int(np.nanargmax(dead[-1]))
     return dead[:, place], run.activations[place]
+
+
+def quarters(trace: np.ndarray) -> np.ndarray:
+    """The mean of a trace over each quarter of the run, where it is finite; NaN where it is not or has no steps."""
+    trace = np.asarray(trace, dtype=np.float64)
+    parts = np.array_split(trace, 4)
+    return np.array([part.mean() if len(part) and np.isfinite(part).all() else np.nan for part in parts])
+
+
+def asleep_from(run: Run, share: float = 1e-3) -> int:
+    """The step from which the learning rate stays below this share of its peak; the run's length if it never does."""
+    lr = run["lr"]
+    awake = np.flatnonzero(~(lr < share * np.max(lr, initial=0.0)))
+    return int(awake[-1]) + 1 if len(awake) else len(lr)
+
+
+def bounce(run: Run) -> float:
+    """How far the loss on the same images climbs again between two validations, as a share of its level.
+
+    A mean over the second half of the run. No luck of the batch is in it: the probe is always the same.
+    """
+    losses = run["probe_loss"][run["val_step"] >= len(run) / 2]
+    if len(losses) < 4 or not np.isfinite(losses).all() or losses.mean() <= 0:
+        return 0.0
+    return float(np.maximum(np.diff(losses), 0).mean() / losses.mean())
