@@ -59,12 +59,12 @@ def asleep_from(run: Run, share: float = 1e-3) -> int:
     return int(awake[-1]) + 1 if len(awake) else len(lr)
 
 
-def bounce(run: Run) -> float:
-    """How far the loss on the same images climbs again between two validations, as a share of its level.
+def bounce(run: Run) -> tuple[float, float]:
+    """The loss on the same images after the first quarter, and how far it climbs from one validation to the next.
 
-    A mean over the second half of the run. No luck of the batch is in it: the probe is always the same.
+    Both are means, the climb a share of the level. No luck of the batch is in it: the probe is always the same.
     """
-    losses = run["probe_loss"][run["val_step"] >= len(run) / 2]
+    losses = run["probe_loss"][run["val_step"] >= len(run) / 4]
     if len(losses) < 4 or not np.isfinite(losses).all() or losses.mean() <= 0:
-        return 0.0
-    return float(np.maximum(np.diff(losses), 0).mean() / losses.mean())
+        return 0.0, 0.0
+    return float(losses.mean()), float(np.maximum(np.diff(losses), 0).mean() / losses.mean())
