@@ -8,8 +8,8 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 FEW = 32  # samples in a batch; healthy runs here have 64 or more
-# By how much the loss on the same 512 images climbs from one validation to the next, as a share of itself: 0.057 to 0.095
-# here, and 0.046 in a healthy run with batches of 2. (Runs that have arrived, near 0, climb by 0.08 and no harm is done.)
+# By how much the loss on the same 512 images climbs from one validation to the next, as a share of itself: 0.057 to
+# 0.095 here, 0.046 in a healthy run with batches of 2. (Runs that have arrived, near 0, climb by 0.08: no harm done.)
 BOUNCE = 0.04
 HIGH = 0.55  # that loss, after the first quarter; batches of 2 with a rate that fits 0.49, here 0.68 to 0.8
 FALLING = 0.75  # the last quarter's training loss over the third's; below, the run is still getting somewhere
@@ -50,13 +50,14 @@ failure = FailureMode(
     },
     false_cures={
         "four times as many steps": sick.but(steps=1600),
-        "clipping the gradient norm to 1": sick.but(clip=1.0),
+        "clipping the gradient norm to 1: calmer, and 91 %": sick.but(clip=1.0),
     },
     signature=signature,
     harm=0.1,
-    symptom="The loss is a thick band that no longer sinks, and the validation jumps by points from one time to the next.",
-    mechanism="The noise of a gradient grows as the batch shrinks, and the learning rate carries it into the weights: what "
-    "counts is rate over batch size. A quarter of the batch at the same rate is four times the noise.",
+    symptom="The loss is a thick band that no longer sinks, and the validation jumps by points from one time to "
+    "the next.",
+    mechanism="The noise of a gradient grows as the batch shrinks, and the learning rate carries it into the weights: "
+    "what counts is rate over batch size. A quarter of the batch at the same rate is four times the noise.",
     first_check="Does the loss on a fixed set of images go up as often as down? Then it is the steps, not the batches "
     "they are measured on.",
     remedy="A larger batch, or the rate divided by as much as the batch was; a decay to 0 averages the noise away.",

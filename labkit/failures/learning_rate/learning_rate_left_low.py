@@ -32,8 +32,8 @@ def signature(run: Run) -> Evidence | None:
     if share < LATE or means[3] < HIGH or not (np.diff(means) < 0).all():
         return None
     return Evidence(
-        seen=f"a step changes no layer by more than {ratio:.1g} of its size at a constant rate of {lr[0]:.2g}; the loss "
-        f"is still falling, from {means[2]:.2f} to {means[3]:.2f} in the last quarter alone",
+        seen=f"a step changes no layer by more than {ratio:.1g} of its size at a constant rate of {lr[0]:.2g}; the "
+        f"loss is still falling, from {means[2]:.2f} to {means[3]:.2f} in the last quarter alone",
         usual="updates of 0.003 to 0.05 of a layer, and at most 3 % of the fall in the last quarter",
         onset=0,
         place=run.layers[int(np.argmax(typical(run["update_ratio"])))],

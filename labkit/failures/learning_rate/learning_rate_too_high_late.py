@@ -1,4 +1,4 @@
-"""A learning rate that was right to begin with and is never lowered: the loss falls, then bounces far above the floor."""
+"""A learning rate that is right at first and never lowered: the loss falls, then bounces far above the floor."""
 
 import numpy as np
 
@@ -47,14 +47,15 @@ failure = FailureMode(
     sick=sick,
     cures={
         "a cosine from the same rate to 0": sick.but(schedule="cosine"),
-        "one cycle: up to the same rate and down again": sick.but(schedule="one_cycle"),
+        "half the rate after each epoch": sick.but(schedule="exponential", decay=0.5),
     },
     false_cures={"twice as many steps": sick.but(steps=800)},
     signature=signature,
     harm=0.06,
-    symptom="A good start, and then a loss that goes up and down in a band and sinks no further, however long it trains.",
-    mechanism="Far from the floor long steps are the fastest; near it they jump from one wall of the valley to the other. "
-    "How high above the floor the loss hovers is set by the rate alone.",
+    symptom="A good start, and then a loss that goes up and down in a band and sinks no further, "
+    "however long it trains.",
+    mechanism="Far from the floor long steps are the fastest; near it they jump from one wall of the valley to the "
+    "other. How high above the floor the loss hovers is set by the rate alone.",
     first_check="Lower the rate tenfold for the last quarter of the run: if the loss drops at once, it was this.",
     remedy="Decay the learning rate towards the end: cosine, steps, or a plateau rule.",
     reference="Robbins and Monro, A Stochastic Approximation Method (1951); You et al., How Does Learning Rate Decay "

@@ -1,4 +1,4 @@
-"""`scheduler.step()` inside the loop over batches: times 0.9 at every step, and nothing is left before the epoch ends."""
+"""`scheduler.step()` inside the loop over batches: times 0.9 at every step, and soon nothing is left."""
 
 import numpy as np
 
@@ -54,7 +54,7 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.05,
-    symptom="A steep fall of the loss in the first few dozen steps, and then a flat line far above where it should end.",
+    symptom="A steep fall of the loss in the first few dozen steps, then a flat line far above where it should end.",
     mechanism="The decay was chosen per epoch; one indent too far, and it is applied per batch. 0.9 to the power of 66 "
     "is a thousandth: all learning happens before the first epoch is over.",
     first_check="Print the learning rate at the end of each epoch, or plot it on a log axis: a straight line down "

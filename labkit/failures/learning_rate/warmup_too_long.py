@@ -46,8 +46,8 @@ failure = FailureMode(
     harm=0.04,
     symptom="The loss falls slowly at first, faster later, and the run ends in the middle of it, as if it had been "
     "stopped too early.",
-    mechanism="Warm-up is given in steps and copied from a recipe with a hundred times as many. At the last step the rate "
-    "is a tenth of what it was meant to be, and on average a twentieth.",
+    mechanism="Warm-up is given in steps and copied from a recipe with a hundred times as many. At the last step the "
+    "rate is a tenth of what it was meant to be, and on average a twentieth.",
     first_check="Where is the highest learning rate of the run? At its last step, the warm-up never ended.",
     remedy="Give the warm-up as a share of the run, 1 to 10 % of its steps.",
     reference="Vaswani et al., Attention Is All You Need (2017), section 5.3: 4,000 warm-up steps, of 100,000",
