@@ -37,12 +37,12 @@ failure = FailureMode(
         "three times the learning rate": sick.but(lr=0.3),
     },
     signature=signature,
-    harm=0.05,
+    harm=0.06,
     symptom="The loss falls well and then stops dead while it is still high. From there on the validation loss is the "
     "same number to the last digit.",
     mechanism="The schedule was made for another number of steps: for one epoch, for a smaller set, for the run before "
     "the batch size changed. Where it ends the learning rate is 0, and every further step is taken for nothing.",
-    first_check="Plot the learning rate over the steps that were really taken: does it reach 0 at the end, or before?",
+    first_check="Plot the learning rate over the steps that were really taken: it should reach 0 at the end, not before.",
     remedy="Give the schedule the number of steps of this run (epochs times batches per epoch, not epochs), and "
     "compute it, so that it changes when the run does. Training for longer changes nothing.",
     reference="Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017)",

@@ -11,7 +11,7 @@ from labkit.run import Run
 FACTOR = 0.99
 SAME = 0.005  # how much the factor may differ from step to step; a cosine's runs from 1 to 0
 STEPS = 10  # as many factors as it takes to call them constant
-HIGH = 0.2  # the loss in the last quarter; decay per epoch ends at 0.05 to 0.07, per batch at 0.43 to 0.47
+HIGH = 0.2  # the loss in the last quarter; decay per epoch ends at 0.03 to 0.05, per batch at 0.38 to 0.41
 
 
 def exponential_per_batch(step, recipe):
@@ -53,7 +53,7 @@ failure = FailureMode(
         "training three times as long": sick.but(steps=1200),
     },
     signature=signature,
-    harm=0.05,
+    harm=0.06,
     symptom="A steep fall of the loss in the first few dozen steps, then a flat line far above where it should end.",
     mechanism="The decay was chosen per epoch; one indent too far, and it is applied per batch. 0.9 to the power of 66 "
     "is a thousandth: all learning happens before the first epoch is over.",

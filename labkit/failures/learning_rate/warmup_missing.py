@@ -73,5 +73,5 @@ failure = FailureMode(
         Knob("lr", (0.001, 0.1), log=True),
         Knob("depth", (1, 4)),
     ),
-    learned={"mnist": 0.6},  # two small blocks and 200 steps: 69 to 83 %
+    learned={"mnist": 0.6, "cifar10": 0.25},  # two small blocks and 200 steps: 70 to 83 %, and 31 %
 )
