@@ -13,7 +13,7 @@ SMALL, TINY = 2e-3, 1e-4
 # Share of the whole fall of the loss that the last quarter of the run brought. Healthy: 0 to 3 %; here 17 to 22 %.
 LATE = 0.07
 HIGH = 0.5  # the loss in the last quarter; healthy runs 0.03 to 0.2, here 0.9
-# The same over the first loss. Here 0.40 to 0.43; where less was learned, the updates may be small for another reason:
+# The same over the first loss. Here 0.40 to 0.44; where less was learned, the updates may be small for another reason:
 # 0.63 in a healthy run at 0.002, made to be rounded.
 FELL = 0.52
 STEADY = 0.01  # how much the rate may change over the run; one that changes has another name
