@@ -91,3 +91,28 @@ def blows(run: Run, window: int = 50) -> list[Blow]:
             worst = np.nan_to_num(after, nan=np.inf).max()
             found.append(Blow(int(step), float(run["input_outliers"][step]), norm[step] / usual[1], worst / usual[0]))
     return found
+
+
+def quarters(trace: np.ndarray) -> np.ndarray:
+    """The mean of a trace over each quarter of the run, where it is finite; NaN where it is not or has no steps."""
+    trace = np.asarray(trace, dtype=np.float64)
+    parts = np.array_split(trace, 4)
+    return np.array([part.mean() if len(part) and np.isfinite(part).all() else np.nan for part in parts])
+
+
+def asleep_from(run: Run, share: float = 1e-3) -> int:
+    """The step from which the learning rate stays below this share of its peak; the run's length if it never does."""
+    lr = run["lr"]
+    awake = np.flatnonzero(~(lr < share * np.max(lr, initial=0.0)))
+    return int(awake[-1]) + 1 if len(awake) else len(lr)
+
+
+def bounce(run: Run) -> tuple[float, float]:
+    """The loss on the same images after the first quarter, and how far it climbs from one validation to the next.
+
+    Both are means, the climb a share of the level. No luck of the batch is in it: the probe is always the same.
+    """
+    losses = run["probe_loss"][run["val_step"] >= len(run) / 4]
+    if len(losses) < 4 or not np.isfinite(losses).all() or losses.mean() <= 0:
+        return 0.0, 0.0
+    return float(losses.mean()), float(np.maximum(np.diff(losses), 0).mean() / losses.mean())

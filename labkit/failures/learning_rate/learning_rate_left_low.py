@@ -1,0 +1,74 @@
+"""A cautious learning rate, never raised: everything learns, in the right direction, and the run ends half way."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import quarters, typical
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# The median update of the layer that moves most, as a share of it. Healthy short runs: 3e-3 to 5e-2; here 1e-3. Below
+# 1e-4 nothing learns at all, and the failure is `learning_rate_too_low`.
+SMALL, TINY = 2e-3, 1e-4
+# Share of the whole fall of the loss that the last quarter of the run brought. Healthy: 0 to 3 %; here 17 to 22 %.
+LATE = 0.07
+HIGH = 0.5  # the loss in the last quarter; healthy runs 0.03 to 0.2, here 0.9
+# The same over the first loss. Here 0.40 to 0.44; where less was learned, the updates may be small for another reason:
+# 0.63 in a healthy run at 0.002, made to be rounded.
+FELL = 0.52
+STEADY = 0.01  # how much the rate may change over the run; one that changes has another name
+CLIPPED = 0.5  # share of clipped steps, above which the clip holds the updates down and not the rate
+ODD = 2.0  # the first loss over that of guessing; above it the init is the problem, and its large weights hide updates
+
+healthy = Recipe(momentum=0.0)
+sick = healthy.but(lr=0.003)
+
+
+def signature(run: Run) -> Evidence | None:
+    loss, lr, ratio = run["loss"], run["lr"], typical(run["update_ratio"]).max()
+    means = quarters(loss)
+    if not (TINY < ratio < SMALL and np.isfinite(means).all() and np.ptp(lr) <= STEADY * lr.max()):
+        return None
+    if run.clipped.mean() > CLIPPED or not 0 < loss[0] < ODD * np.log(run.facts.get("classes", 10)):
+        return None
+    share = (means[2] - means[3]) / max(loss[0] - means[3], 1e-12)
+    if share < LATE or not HIGH < means[3] < FELL * loss[0] or not (np.diff(means) < 0).all():
+        return None
+    return Evidence(
+        seen=f"a step changes no layer by more than {ratio:.1g} of its size at a constant rate of {lr[0]:.2g}; the "
+        f"loss is still falling, from {means[2]:.2f} to {means[3]:.2f} in the last quarter alone",
+        usual="updates of 0.003 to 0.05 of a layer, and at most 3 % of the fall in the last quarter",
+        onset=0,
+        place=run.layers[int(np.argmax(typical(run["update_ratio"])))],
+        confidence=0.8,
+    )
+
+
+failure = FailureMode(
+    title="Learning rate left low",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "a learning rate of 0.1": sick.but(lr=0.1),
+        "momentum 0.9 and ten times the rate": sick.but(lr=0.03, momentum=0.9),
+    },
+    false_cures={"twice as many steps": sick.but(steps=800)},
+    signature=signature,
+    harm=0.08,
+    symptom="A beautiful smooth curve: the loss falls at every step, without noise, and is still high at the end.",
+    mechanism="The rate was set low while something else was wrong, or to be on the safe side, and nobody raised it "
+    "again. Each step goes the right way and only a thirtieth as far as it could.",
+    first_check="The end of the curve: a loss that still falls as a straight line, with updates of a thousandth of the "
+    "weights or less.",
+    remedy="Raise the rate by threes until the loss becomes restless, and go back one; a range test finds it in a "
+    "hundred steps. Twice as many steps buy less than three times the rate.",
+    reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",
+    shows="update_ratio",
+    knobs=(
+        Knob("lr", (0.001, 0.3), log=True),
+        Knob("momentum", (0.0, 0.9)),
+        Knob("optimizer", ("sgd", "adam")),
+        Knob("steps", (100, 1000)),
+    ),
+    cifar10="a perceptron's loss falls slowly on photographs at any rate, so that a slow fall tells nothing there",
+)

@@ -1,0 +1,72 @@
+"""A learning rate that is right at first and never lowered: the loss falls, then bounces far above the floor."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import bounce, quarters
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# By how much the loss on the same 512 images climbs from one validation to the next, as a share of itself. Healthy runs
+# that are not near 0 yet: 0.00 to 0.04; LR 0.5 to the end: 0.075 to 0.12.
+BOUNCE = 0.055
+HIGH = 0.4  # that loss, after the first quarter; the decayed twin 0.2 to 0.28, here 0.6 to 0.73
+APART = 2.0  # that loss over the training loss; far above it, the batches are not like the probe, as in sorted data
+FALLING = 0.68  # the last quarter's training loss over the third's; decayed runs 0.46 to 0.57, these 0.74 to 1.06
+LOWEST = 1.5  # and over the lowest of all quarters, here at most 1.27; above, something threw the run back
+FELL = 0.85  # and over the first loss of all; above, it never learned, and that has other reasons
+MOVING = 0.01  # the median late update as a share of its layer; decayed 0.0008, here 0.02
+DECAYED = 0.5  # the last rate over the highest; one that came down is not too high late
+MANY = 48  # samples in a batch; with fewer it is the batch that is too small
+
+healthy = Recipe(activation="tanh", lr=0.5, schedule="cosine")
+sick = healthy.but(schedule="constant")
+
+
+def signature(run: Run) -> Evidence | None:
+    means, lr = quarters(run["loss"]), run["lr"]
+    if (run.facts.get("batch_length") or MANY) < MANY or lr[-1] < DECAYED * lr.max():
+        return None
+    if not FALLING * means[2] < means[3] < min(FELL * run["loss"][0], LOWEST * means.min()):
+        return None
+    late, (level, climb) = np.median(run["update_ratio"][-len(run) // 4 :], axis=0).max(), bounce(run)
+    if not (late > MOVING and HIGH < level < APART * means[3] and climb > BOUNCE):
+        return None
+    return Evidence(
+        seen=f"at the full rate of {lr[-1]:.2g} the loss on the same images climbs by {climb:.0%} of itself between "
+        f"validations, and the loss no longer falls: {means[2]:.2f} in the third quarter, {means[3]:.2f} in the last",
+        usual="climbs of at most 4 %, and a loss that comes to rest at 0.1",
+        onset=len(run) // 2,
+        confidence=0.7,
+    )
+
+
+failure = FailureMode(
+    title="Learning rate too high late",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "a cosine from the same rate to 0": sick.but(schedule="cosine"),
+        "half the rate after each epoch": sick.but(schedule="exponential", decay=0.5),
+    },
+    false_cures={"twice as many steps": sick.but(steps=800)},
+    signature=signature,
+    harm=0.06,
+    symptom="A good start, and then a loss that goes up and down in a band and sinks no further, "
+    "however long it trains.",
+    mechanism="Far from the floor long steps are the fastest; near it they jump from one wall of the valley to the "
+    "other. How high above the floor the loss hovers is set by the rate alone.",
+    first_check="Lower the rate tenfold for the last quarter of the run: if the loss drops at once, it was this.",
+    remedy="Decay the learning rate towards the end: cosine, steps, or a plateau rule.",
+    reference="Robbins and Monro, A Stochastic Approximation Method (1951); You et al., How Does Learning Rate Decay "
+    "Help Modern Neural Networks? (2019)",
+    shows="probe_loss",
+    knobs=(
+        Knob("schedule", ("constant", "cosine", "warmup_cosine", "one_cycle")),
+        Knob("lr", (0.03, 0.5), log=True),
+        Knob("batch_size", (64, 512), log=True),
+        Knob("steps", (200, 1000)),
+    ),
+    cifar10={"activation": "relu", "lr": 0.2, "momentum": 0.0},  # LR 0.5 diverges on these larger inputs
+    costs="the loss ends three to five times as high as with decay",
+)

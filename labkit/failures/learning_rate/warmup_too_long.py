@@ -1,0 +1,62 @@
+"""A warm-up of 4,000 steps in a run of 400: the learning rate is still rising when the run ends."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import quarters
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+GROWTH = 3.0  # the last rate over the first; a constant one gives 1, a warm-up over the whole run its length
+SAME = 0.01  # how much the rise may differ from step to step; a range test's grows with the rate
+STEPS = 20  # anything shorter may well be the beginning of a longer run
+WHOLE = 0.9  # of the planned steps; a run that was stopped in its warm-up is not one that warms up too long
+HIGH = 0.2  # the loss in the last quarter; here 0.48 to 0.5, with a warm-up of 40 steps 0.14
+
+healthy = Recipe(schedule="warmup_cosine", momentum=0.0, lr=0.2)
+sick = healthy.but(warmup=4000)
+
+
+def signature(run: Run) -> Evidence | None:
+    lr, late = run["lr"], quarters(run["loss"])[-1]
+    if len(run) < max(STEPS, WHOLE * run.facts.get("planned_steps", 0)) or not late > HIGH:
+        return None
+    rises = np.diff(lr)
+    rise = float(np.median(rises))
+    if not rise > 0 or lr[-1] < GROWTH * lr[0] or np.abs(rises - rise).max() > SAME * rise:
+        return None
+    return Evidence(
+        seen=f"the learning rate rises from {lr[0]:.1g} in a straight line to {lr[-1]:.2g} at the last of {len(run)} "
+        f"steps, with the loss at {late:.2f}",
+        usual="a rise over the first 1 to 10 % of the steps",
+        onset=0,
+    )
+
+
+failure = FailureMode(
+    title="Warm-up too long",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "a warm-up of a tenth of the run": sick.but(warmup=40),
+        "no warm-up: cosine alone": sick.but(schedule="cosine"),
+    },
+    false_cures={"half as long, 2,000 steps: 89 %, and still rising": sick.but(warmup=2000)},
+    signature=signature,
+    harm=0.04,
+    symptom="The loss falls slowly at first, faster later, and the run ends in the middle of it, as if it had been "
+    "stopped too early.",
+    mechanism="Warm-up is given in steps and copied from a recipe with a hundred times as many. At the last step the "
+    "rate is a tenth of what it was meant to be, and on average a twentieth.",
+    first_check="Where is the highest learning rate of the run? At its last step, the warm-up never ended.",
+    remedy="Give the warm-up as a share of the run, 1 to 10 % of its steps.",
+    reference="Vaswani et al., Attention Is All You Need (2017), section 5.3: 4,000 warm-up steps, of 100,000",
+    shows="lr",
+    costs="five points of accuracy, and a loss three times as high as with a warm-up that ends",
+    knobs=(
+        Knob("warmup", (0, 4000)),
+        Knob("schedule", ("constant", "cosine", "warmup_cosine")),
+        Knob("lr", (0.01, 0.5), log=True),
+        Knob("steps", (100, 1000)),
+    ),
+)
