@@ -41,12 +41,12 @@ failure = FailureMode(
     title="Exploding gradients",
     healthy=healthy,
     sick=sick,
-    cures={
-        "He init, which keeps the size of the signal": sick.but(init="he", init_scale=1.0),
-        "batch normalisation in every layer": sick.but(normalisation="batch"),
-    },
+    cures={"He init, which keeps the size of the signal": sick.but(init="he", init_scale=1.0)},
     false_cures={
-        "clipping the gradient norm to 1: no NaN, but the loss ends in the thousands": sick.but(clip=1.0),
+        "clipping the gradient norm to 1: no NaN, but 27 %": sick.but(clip=1.0),
+        "batch normalisation: no explosion, but weights so large hardly turn, and 66 % is the end": sick.but(
+            normalisation="batch"
+        ),
         "a learning rate a hundred times lower": sick.but(lr=0.0005),
     },
     signature=signature,
@@ -57,8 +57,8 @@ failure = FailureMode(
     "ten is sixty thousand, and the first step throws every weight away.",
     first_check="The gradient norm at step 0, and the spread of each layer's activations: a straight line upwards "
     "on a log axis. A learning rate that is too high starts with a healthy gradient.",
-    remedy="An init that keeps the scale (He for ReLU, Xavier for tanh), or batch normalisation. Clipping only "
-    "stops the NaN: the net is still out of scale.",
+    remedy="An init that keeps the scale: He for ReLU, Xavier for tanh. Clipping only stops the NaN, and the net is "
+    "still out of scale.",
     reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
     shows="grad_norm_total",
     knobs=(
@@ -68,5 +68,5 @@ failure = FailureMode(
         Knob("depth", (3, 12)),
         Knob("clip", (None, 1.0)),
     ),
-    also_causes=("learning_rate_too_high", "dead_relu"),
+    also_causes=("learning_rate_too_high", "clipping_too_tight", "dead_relu"),
 )

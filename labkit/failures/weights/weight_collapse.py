@@ -43,7 +43,7 @@ failure = FailureMode(
         "a learning rate ten times lower": sick.but(lr=0.01),
     },
     signature=signature,
-    harm=0.9,
+    harm=0.7,
     symptom="The loss climbs back to ln(classes) and stays there. The outputs are the same for every image, and the "
     "weight norm falls step by step towards 0.",
     mechanism="Each step takes LR times decay, here a fifth, off every weight. What is left passes ever less "
