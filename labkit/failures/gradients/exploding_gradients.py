@@ -7,10 +7,10 @@ from labkit.readings import hidden_sizes, matrix_layers, unlearned
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-# Norm of the whole gradient before any update. Ten He layers: 8 to 28; ten layers of N(0, 0.5): 1e5 to 1e6.
-# Two layers of N(0, 1) have 80 to 120: too large an init, yet no explosion.
+# Norm of the whole gradient before any update. Ten He layers: 2 to 28; ten layers of N(0, 0.5): 1e5 to 1e6.
+# Two layers of N(0, 1) have 80 to 140: too large an init, yet no explosion.
 EXPLODED = 1e3
-# Factor from one hidden activation to the next. Healthy nets 0.6 to 1.1; N(0, 0.3) 1.7 and N(0, 0.5) 3.
+# Factor from one hidden activation to the next. Healthy nets 0.7 to 1.1; N(0, 0.5) 2.7 to 3.1.
 GROWTH = 1.4
 STACK = 4  # hidden activations at least: an explosion is a product of many factors
 LOST = 1.0  # of chance level: with clipping the loss ends at 1e3 instead of NaN
@@ -31,7 +31,7 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"a gradient norm of {first:.2g} before the first update: each of {len(hidden)} hidden layers makes the "
         f"signal {factor:.2g} times larger",
-        usual="a norm of 8 to 28 for ten layers, and a factor of about 1",
+        usual="a norm of 2 to 28 for ten layers, and a factor of about 1",
         onset=0,
         place=names[int(np.argmax(norms[0]))],
     )
@@ -51,7 +51,7 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.9,
-    symptom="The first loss is in the hundred thousands and the next ones are NaN. Every layer's gradient is huge, "
+    symptom="The first loss is 76,000 or more and the ones after the second step are NaN. Every layer's gradient is huge, "
     "before a single weight has moved.",
     mechanism="Each layer multiplies the signal by the same factor, forwards and backwards. Three to the power of "
     "ten is sixty thousand, and the first step throws every weight away.",

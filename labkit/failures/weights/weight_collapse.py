@@ -8,7 +8,7 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # Norm of all weights at the end over the one at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a
-# decay of 0.01 and 0.45 with 0.1; a decay of 2 leaves 0.002.
+# decay of 0.01 and 0.45 with 0.1; a decay of 2 leaves 0.002 to 0.02.
 FADED = 0.05
 LOST = 0.9  # of chance level, at the end: a net of nothing is at 1.00
 
