@@ -51,7 +51,7 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.9,
-    symptom="The first loss is 76,000 or more and the ones after the second step are NaN. Every layer's gradient is huge, "
+    symptom="The first loss is 76,000 or more, and NaN follows within three steps. Every layer's gradient is huge "
     "before a single weight has moved.",
     mechanism="Each layer multiplies the signal by the same factor, forwards and backwards. Three to the power of "
     "ten is sixty thousand, and the first step throws every weight away.",

@@ -76,8 +76,8 @@ failure = FailureMode(
     false_cures={"clipping the gradient norm to 1: the decay is added after it": sick.but(clip=1.0)},
     signature=signature,
     harm=0.0,
-    costs="The loss: it ends at 169 to 1,090, where the twin has 0.2. Accuracy falls by half a point to four and a half, "
-    "for a ReLU net that grows evenly gives the same answers, ever more loudly.",
+    costs="The loss: it ends at 169 to 1,090, where the twin has 0.2. Accuracy falls by half a point to four and a "
+    "half, for a ReLU net that grows evenly gives the same answers, ever more loudly.",
     symptom="The loss falls at first, then climbs for ever, while accuracy hardly changes. The weight norm is a "
     "straight line upwards on a log axis.",
     mechanism="Each step adds a fixed share of every weight to itself, which is compound interest. The net becomes "
