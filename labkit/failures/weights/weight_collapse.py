@@ -24,7 +24,7 @@ def signature(run: Run) -> Evidence | None:
         place = names[int(np.nanargmin(layers[-1] / layers[0]))]
     return Evidence(
         seen=f"the norm of all weights fell from {size[0]:.3g} to {size[-1]:.2g}",
-        usual="it grows by a fifth to threefold, or keeps at least half where a decay is strong",
+        usual="1.2 to 3 times the norm at the start, or 0.45 of it under a strong decay",
         onset=int(np.argmax(size < size[0] / 2)),
         place=place,
     )
