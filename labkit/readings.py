@@ -116,3 +116,22 @@ def bounce(run: Run) -> tuple[float, float]:
     if len(losses) < 4 or not np.isfinite(losses).all() or losses.mean() <= 0:
         return 0.0, 0.0
     return float(losses.mean()), float(np.maximum(np.diff(losses), 0).mean() / losses.mean())
+
+
+def unlearned(run: Run, share: float) -> bool:
+    """Did the loss end above this share of chance level, which is ln(classes), or not finite at all?"""
+    losses = run["probe_loss"] if "probe_loss" in run else run.smoothed()
+    classes = run.facts.get("classes") or len(run.facts.get("label_shares", ()))
+    return bool(classes > 1 and len(losses) and not losses[-1] <= share * np.log(classes))
+
+
+def whole_norm(run: Run, name: str) -> np.ndarray:
+    """The norm over all layers with a weight matrix together, at every step."""
+    with np.errstate(all="ignore"):
+        return np.sqrt((matrix_layers(run, name)[0] ** 2).sum(axis=1))
+
+
+def hidden_sizes(run: Run) -> tuple[float, np.ndarray, float]:
+    """Spread of the inputs, of each hidden activation and of the outputs in the first forward pass."""
+    sizes = np.asarray(run["activation_std"][0], dtype=np.float64)
+    return float(sizes[0]), sizes[1:-1], float(sizes[-1])

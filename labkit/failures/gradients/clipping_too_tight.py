@@ -1,0 +1,70 @@
+"""A clipping threshold of 0.001: every step is cut to the same tiny length, whatever the gradient says."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import unlearned
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+ALWAYS = 0.95  # share of steps that are clipped; clipping to 1 cuts a quarter of them
+# Gradient norm over the threshold, in the last quarter of the run. Clipping to 1: below 1; to 0.1: 8, and two points
+# lost; to 0.01: 110 and seven points lost; to 0.001: 1,500 to 2,000. A recurrent net clipped to 1 has 5 to 10.
+ABOVE = 100.0
+# Length of an update over learning rate times threshold. SGD: 1, and with momentum 0.9 up to 10. Adam rescales what
+# was clipped and is unharmed: 1e5 and more.
+GOVERNED = 1e3
+HIGH = 0.15  # of chance level: healthy runs end at 0.01 to 0.1, clipping to 0.01 at 0.2, to 0.001 at 0.8
+
+healthy = Recipe()
+sick = healthy.but(clip=0.001)
+
+
+def signature(run: Run) -> Evidence | None:
+    clip = run.facts.get("clip")
+    if not clip or run.facts.get("clip_by") != "norm" or not np.isfinite(run["grad_norm_total"]).all():
+        return None
+    late = slice(len(run) * 3 // 4, None)
+    above = float(np.median(run["grad_norm_total"][late])) / clip
+    length = np.sqrt((run["update_norm"][late] ** 2).sum(axis=1))
+    governed = float(np.median(length)) < GOVERNED * clip * float(np.median(run["lr"][late]))
+    if run.clipped.mean() < ALWAYS or above < ABOVE or not governed or not unlearned(run, HIGH):
+        return None
+    return Evidence(
+        seen=f"{run.clipped.mean():.0%} of the steps clipped, and at the end the gradient is still {above:,.0f} times "
+        "the threshold",
+        usual="a quarter of the steps clipped, and a gradient that falls below the threshold: at most 10 times",
+        onset=0,
+    )
+
+
+failure = FailureMode(
+    title="Clipping too tight",
+    healthy=healthy,
+    sick=sick,
+    cures={"a threshold of 1": sick.but(clip=1.0), "no clipping": sick.but(clip=None)},
+    false_cures={
+        "a learning rate ten times as high: 87 %, as far as a threshold of 0.01 comes": sick.but(lr=1.0),
+        "ten times the threshold: 0.01": sick.but(clip=0.01),
+    },
+    signature=signature,
+    harm=0.3,
+    symptom="The loss falls, but in a straight and very slow line. The gradient norm stays as large as it was at "
+    "the start.",
+    mechanism="When every gradient is cut to the same length, SGD walks a fixed tiny distance per step: the direction "
+    "is right and the size is lost.",
+    first_check="The share of clipped steps, and the gradient norm before clipping beside the threshold. With Adam "
+    "neither matters: it divides the size out again, and trains to 94 % with this very threshold.",
+    remedy="Set the threshold near the upper end of the norms of a healthy run (here 1 to 5), so that it cuts the "
+    "peaks and not the steps.",
+    reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013), section 3.2",
+    shows="grad_norm_total",
+    knobs=(
+        Knob("clip", (1e-4, 5.0), log=True),
+        Knob("lr", (0.01, 1.0), log=True),
+        Knob("optimizer", ("sgd", "adam")),
+        Knob("momentum", (0.0, 0.9)),
+    ),
+    also_causes=("learning_rate_too_low",),
+    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+)

@@ -1,0 +1,72 @@
+"""Ten layers with weights of 0.5: each makes the signal three times larger, and the gradient starts near a million."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import hidden_sizes, matrix_layers, unlearned
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Norm of the whole gradient before any update. Ten He layers: 2 to 28; ten layers of N(0, 0.5): 1e5 to 1e6.
+# Two layers of N(0, 1) have 80 to 140: too large an init, yet no explosion.
+EXPLODED = 1e3
+# Factor from one hidden activation to the next. Healthy nets 0.7 to 1.1; N(0, 0.5) 2.7 to 3.1.
+GROWTH = 1.4
+STACK = 4  # hidden activations at least: an explosion is a product of many factors
+LOST = 1.0  # of chance level: with clipping the loss ends at 1e3 instead of NaN
+
+healthy = Recipe(depth=10, width=64, init="he", momentum=0.0, lr=0.05)
+sick = healthy.but(init="normal", init_scale=0.5)
+
+
+def signature(run: Run) -> Evidence | None:
+    _, hidden, _ = hidden_sizes(run)
+    first = float(run["grad_norm_total"][0])
+    if len(hidden) < STACK or not first > EXPLODED or not hidden[0] > 0 or not unlearned(run, LOST):
+        return None
+    factor = float(np.exp((np.log(hidden[-1]) - np.log(hidden[0])) / (len(hidden) - 1))) if hidden[-1] > 0 else 0.0
+    if not factor > GROWTH:
+        return None
+    norms, names = matrix_layers(run, "grad_norm")
+    return Evidence(
+        seen=f"a gradient norm of {first:.2g} before the first update: each of {len(hidden)} hidden layers makes the "
+        f"signal {factor:.2g} times larger",
+        usual="a norm of 2 to 28 for ten layers, and a factor of about 1",
+        onset=0,
+        place=names[int(np.argmax(norms[0]))],
+    )
+
+
+failure = FailureMode(
+    title="Exploding gradients",
+    healthy=healthy,
+    sick=sick,
+    cures={"He init, which keeps the size of the signal": sick.but(init="he", init_scale=1.0)},
+    false_cures={
+        "clipping the gradient norm to 1: no NaN, but 27 %": sick.but(clip=1.0),
+        "batch normalisation: no explosion, but weights so large hardly turn, and 66 % is the end": sick.but(
+            normalisation="batch"
+        ),
+        "a learning rate a hundred times lower": sick.but(lr=0.0005),
+    },
+    signature=signature,
+    harm=0.9,
+    symptom="The first loss is 76,000 or more, and NaN follows within three steps. Every layer's gradient is huge "
+    "before a single weight has moved.",
+    mechanism="Each layer multiplies the signal by the same factor, forwards and backwards. Three to the power of "
+    "ten is sixty thousand, and the first step throws every weight away.",
+    first_check="The gradient norm at step 0, and the spread of each layer's activations: a straight line upwards "
+    "on a log axis. A learning rate that is too high starts with a healthy gradient.",
+    remedy="An init that keeps the scale: He for ReLU, Xavier for tanh. Clipping only stops the NaN, and the net is "
+    "still out of scale.",
+    reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
+    shows="grad_norm_total",
+    knobs=(
+        Knob("init_scale", (0.1, 1.0), log=True),
+        Knob("init", ("default", "he", "xavier", "normal")),
+        Knob("normalisation", ("none", "batch", "layer")),
+        Knob("depth", (3, 12)),
+        Knob("clip", (None, 1.0)),
+    ),
+    also_causes=("learning_rate_too_high", "clipping_too_tight", "dead_relu"),
+)

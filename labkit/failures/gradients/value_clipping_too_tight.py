@@ -1,0 +1,67 @@
+"""Every gradient entry cut to 0.00001: all that is left of the gradient is its signs."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import unlearned
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+ALWAYS = 0.95  # share of steps with an entry that is clipped; also true of harmless thresholds
+# Largest gradient entry over the threshold, in the last quarter of the run. Cut to 0.01: 10 and harmless; to 0.001:
+# 100 and one point lost; to 1e-4: 1,000 and six points lost; to 1e-5: 10,000.
+ABOVE = 1500.0
+# Length of an update over learning rate times threshold. SGD: the root of the number of weights (300 here), with
+# momentum 0.9 ten times that. Adam rescales what was clipped and is unharmed: 1e7 and more.
+GOVERNED = 1e5
+HIGH = 0.25  # of chance level: healthy runs end at 0.01 to 0.1, a threshold of 1e-4 at 0.15, 1e-5 at 0.7
+
+healthy = Recipe()
+sick = healthy.but(clip=1e-5, clip_by="value")
+
+
+def signature(run: Run) -> Evidence | None:
+    clip = run.facts.get("clip")
+    if not clip or run.facts.get("clip_by") != "value" or not np.isfinite(run["grad_norm_total"]).all():
+        return None
+    late = slice(len(run) * 3 // 4, None)
+    largest = np.maximum(run["grad_max"], -run["grad_min"])[late]
+    above = float(np.median(largest.max(axis=1))) / clip
+    length = np.sqrt((run["update_norm"][late] ** 2).sum(axis=1))
+    governed = float(np.median(length)) < GOVERNED * clip * float(np.median(run["lr"][late]))
+    if run.clipped.mean() < ALWAYS or above < ABOVE or not governed or not unlearned(run, HIGH):
+        return None
+    return Evidence(
+        seen=f"at the end the largest gradient entry is {above:,.0f} times what clipping leaves of it, and "
+        f"{run.clipped.mean():.0%} of the steps are cut so",
+        usual="at most 100 times; a threshold near 0.1 cuts the peaks alone",
+        onset=0,
+        place=run.parameters[int(np.argmax(np.median(largest, axis=0)))],
+    )
+
+
+failure = FailureMode(
+    title="Value clipping too tight",
+    healthy=healthy,
+    sick=sick,
+    cures={"a threshold of 0.1 per entry": sick.but(clip=0.1), "no clipping": sick.but(clip=None)},
+    false_cures={"ten times the threshold: 0.0001": sick.but(clip=1e-4)},
+    signature=signature,
+    harm=0.2,
+    symptom="The loss falls slowly and steadily, and gradients stay large. The same step length at every step.",
+    mechanism="Entries beyond the threshold all become the threshold, so large and small slopes weigh the same: "
+    "direction is lost as well as length, and what remains is a very short step along the signs.",
+    first_check="The largest gradient entry before clipping beside the threshold.",
+    remedy="A threshold near the largest entries of a healthy run (here 0.1), or clipping by norm, which keeps the "
+    "direction. Adam is unharmed: it divides the size out again.",
+    reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 10.11.1",
+    shows="grad_max",
+    knobs=(
+        Knob("clip", (1e-6, 1.0), log=True),
+        Knob("clip_by", ("norm", "value")),
+        Knob("lr", (0.01, 1.0), log=True),
+        Knob("optimizer", ("sgd", "adam")),
+    ),
+    also_causes=("learning_rate_too_low",),
+    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+)

@@ -1,0 +1,1 @@
+"""Weights that start wrong, run away or fade."""

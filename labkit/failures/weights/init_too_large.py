@@ -1,0 +1,69 @@
+"""Weights drawn with a spread of 1: the first outputs are in the hundreds, and so is the loss."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import hidden_sizes, unlearned
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+LOUD_INPUTS = 3.0  # spread of the inputs; normalised ones have 1. Raw pixels make everything large: another failure
+# Spread of a hidden activation in the first pass. Default, He and Xavier init: 0.2 to 1.2; N(0, 1): 16 to 38.
+LOUD = 5.0
+# First loss over ln(classes). Default 1.0, He 1.1 to 2.4; N(0, 1): 127 to 286.
+WRONG = 5.0
+EXPLODED = 1e3  # gradient norm at step 0 from which it is an explosion through many layers; here 80 to 140
+SLOW = 0.1  # of chance level, at the end: healthy runs 0.01 to 0.05, N(0, 1) 0.18 and more
+
+healthy = Recipe(init="he")
+sick = healthy.but(init="normal")
+
+
+def signature(run: Run) -> Evidence | None:
+    inputs, hidden, _ = hidden_sizes(run)
+    first, classes = float(run["loss"][0]), run.facts.get("classes") or len(run.facts.get("label_shares", ()))
+    if classes < 2 or not len(hidden) or not inputs < LOUD_INPUTS or not hidden.max() > LOUD:
+        return None
+    if not first > WRONG * np.log(classes) or not run["grad_norm_total"][0] <= EXPLODED or not unlearned(run, SLOW):
+        return None
+    place = run.activations[1 + int(np.argmax(hidden))]
+    return Evidence(
+        seen=f"a first loss of {first:.3g}; the inputs have a spread of {inputs:.2g}, but {place} one of "
+        f"{hidden.max():.2g}",
+        usual=f"a first loss of {np.log(classes):.2f} to {2.4 * np.log(classes):.1f}, and a spread of 0.2 to 1.2",
+        onset=0,
+        place=place,
+    )
+
+
+failure = FailureMode(
+    title="Init too large",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "He init": sick.but(init="he"),
+        "PyTorch's default init": sick.but(init="default"),
+    },
+    false_cures={
+        "Adam: the large weights hardly move, and 84 % is the end": sick.but(optimizer="adam", lr=0.003),
+        "clipping the gradient norm to 1": sick.but(clip=1.0),
+    },
+    signature=signature,
+    harm=0.1,
+    symptom="The first loss is a hundred times ln(classes). It falls fast, for the outputs shrink, and then stops "
+    "well above what the same net reaches otherwise.",
+    mechanism="A unit adds up 784 inputs, so weights of size 1 make its sum some 28 times larger than they are. The "
+    "net starts out utterly sure and wrong, and what training adds is small beside the random weights.",
+    first_check="The very first loss: a net that knows nothing should say ln(classes), 2.3 for ten.",
+    remedy="Scale the draw by the number of inputs: He for ReLU, Xavier for tanh, or PyTorch's default.",
+    reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
+    shows="activation_size",
+    knobs=(
+        Knob("init", ("normal", "default", "he", "xavier")),
+        Knob("init_scale", (0.01, 1.0), log=True),
+        Knob("lr", (0.001, 0.3), log=True),
+        Knob("optimizer", ("sgd", "adam")),
+    ),
+    also_causes=("learning_rate_too_high", "dead_relu"),
+    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+)

@@ -1,0 +1,62 @@
+"""A weight decay of 2: the pull towards 0 is stronger than anything the data say, and the weights fade away."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import matrix_layers, unlearned, whole_norm
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Norm of all weights at the end over the one at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a
+# decay of 0.01 and 0.45 with 0.1; a decay of 2 leaves 0.002 to 0.02.
+FADED = 0.05
+LOST = 0.9  # of chance level, at the end: a net of nothing is at 1.00
+
+healthy = Recipe(momentum=0.0, weight_decay=1e-4)
+sick = healthy.but(weight_decay=2.0)
+
+
+def signature(run: Run) -> Evidence | None:
+    size, (layers, names) = whole_norm(run, "weight_norm"), matrix_layers(run, "weight_norm")
+    if not size[0] > 0 or not size[-1] < FADED * size[0] or not unlearned(run, LOST):
+        return None
+    with np.errstate(all="ignore"):
+        place = names[int(np.nanargmin(layers[-1] / layers[0]))]
+    return Evidence(
+        seen=f"the norm of all weights fell from {size[0]:.3g} to {size[-1]:.2g}",
+        usual="1.2 to 3 times the norm at the start, or 0.45 of it under a strong decay",
+        onset=int(np.argmax(size < size[0] / 2)),
+        place=place,
+    )
+
+
+failure = FailureMode(
+    title="Weight collapse",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "a weight decay of 0.0001": sick.but(weight_decay=1e-4),
+        "no weight decay": sick.but(weight_decay=0.0),
+    },
+    false_cures={
+        "half of it: 49 to 61 %": sick.but(weight_decay=1.0),
+        "a learning rate ten times lower": sick.but(lr=0.01),
+    },
+    signature=signature,
+    harm=0.7,
+    symptom="The loss climbs back to ln(classes) and stays there. The outputs are the same for every image, and the "
+    "weight norm falls step by step towards 0.",
+    mechanism="Each step takes LR times decay, here a fifth, off every weight. What is left passes ever less "
+    "signal and ever less gradient, so nothing pulls the other way.",
+    first_check="The weight norm over time: a straight line downwards on a log axis.",
+    remedy="A weight decay of 1e-4 to 1e-2 with SGD. AdamW takes more: a decay of 1 is still harmless at LR 0.003.",
+    reference="Krogh and Hertz, A Simple Weight Decay Can Improve Generalization (1991)",
+    shows="weight_norm",
+    knobs=(
+        Knob("weight_decay", (1e-4, 2.0), log=True),
+        Knob("lr", (0.001, 0.3), log=True),
+        Knob("optimizer", ("sgd", "adam", "adamw")),
+        Knob("momentum", (0.0, 0.9)),
+    ),
+    also_causes=("dead_relu", "vanishing_gradients"),
+)

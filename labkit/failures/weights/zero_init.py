@@ -1,0 +1,59 @@
+"""All weights 0: no signal forwards, no gradient backwards, and only the last bias ever moves."""
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import matrix_layers, unlearned
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Of chance level, at the end: sick runs stay at 1.00, healthy ones end at 0.01 to 0.1. (A single layer of zeros,
+# a logistic regression, learns very well.)
+STUCK = 0.95
+
+healthy = Recipe()
+sick = healthy.but(init="zero")
+
+
+def signature(run: Run) -> Evidence | None:
+    weights, names = matrix_layers(run, "weight_norm")
+    gradients, _ = matrix_layers(run, "grad_norm")
+    if len(names) < 2 or weights[0].any() or gradients[:, :-1].any() or not unlearned(run, STUCK):
+        return None  # no thresholds: a drawn weight is never exactly 0, nor is its gradient
+    return Evidence(
+        seen=f"all {len(names)} layers start at exactly 0 (loss {run['loss'][0]:.4f}), and the gradient of "
+        f"{names[0]} is exactly 0 at each of {len(run)} steps",
+        usual="weight norms of 2 to 20 and gradients of 0.2 to 2",
+        onset=0,
+        place=names[0],
+        confidence=0.98,
+    )
+
+
+failure = FailureMode(
+    title="Zero init",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "PyTorch's default init": sick.but(init="default"),
+        "He init": sick.but(init="he"),
+    },
+    false_cures={"Adam: rescaling 0 gives 0": sick.but(optimizer="adam", lr=0.003)},
+    signature=signature,
+    harm=0.9,
+    symptom="The first loss is exactly ln(classes), 2.3026 for ten, and there it stays. All outputs are the same for "
+    "every image.",
+    mechanism="A gradient reaches a weight through the activation before it and the weights behind it. Both are 0, so "
+    "all products are 0, and only the last bias learns how frequent the classes are.",
+    first_check="The gradient of each layer at step 0: exactly 0 in all but the last.",
+    remedy="Draw the weights at random, with PyTorch's default or He init. Zeros are right for biases, and for weights "
+    "only where another path carries the signal.",
+    reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 8.4",
+    shows="grad_norm",
+    knobs=(
+        Knob("init", ("zero", "default", "he", "xavier")),
+        Knob("activation", ("relu", "tanh", "sigmoid")),
+        Knob("depth", (1, 4)),
+        Knob("optimizer", ("sgd", "adam")),
+    ),
+    also_causes=("dead_relu", "vanishing_gradients"),
+    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+)
