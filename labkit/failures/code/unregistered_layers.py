@@ -1,5 +1,6 @@
 """Hidden layers kept in a plain Python list: they compute, but the net does not know that they are its own."""
 
+import itertools
 import math
 
 from torch import nn
@@ -23,7 +24,7 @@ class Stack(nn.Module):
         sizes = [math.prod(data.train.x.shape[1:]), *[recipe.width] * (recipe.depth - 1)]
         # Made where the data are: what stands in a plain list, .to(device) would not move either.
         made = {"device": data.train.x.device}
-        self.hidden = container([nn.Linear(*pair, **made) for pair in zip(sizes, sizes[1:], strict=False)])
+        self.hidden = container([nn.Linear(*pair, **made) for pair in itertools.pairwise(sizes)])
         self.activation = models.ACTIVATIONS[recipe.activation]()
         self.head = nn.Linear(sizes[-1], data.classes)
 
@@ -80,7 +81,7 @@ failure = FailureMode(
     mechanism="nn.Module finds its layers by looking at its attributes. What hides in a Python list or dict is not "
     "found: parameters() leaves it out, so the optimizer never moves it, .to(device) leaves it behind, and "
     "state_dict() forgets it.",
-    first_check="Print the net, or sum(p.numel() for p in model.parameters()), and compare with what you count by hand.",
+    first_check="Print the net, or sum(p.numel() for p in model.parameters()), and compare with your own count.",
     remedy="Put layers into nn.ModuleList, nn.ModuleDict or nn.Sequential, and loose tensors into nn.Parameter.",
     reference="PyTorch documentation, torch.nn.ModuleList (2.13)",
     shows="probe_loss",
