@@ -187,9 +187,9 @@ def test_batch_norm_in_train_mode_at_validation(mode, loss, named):
     assert seen(name, validated(DROPPED, mode, loss)) is None
 
 
-@pytest.mark.parametrize(("mode", "loss", "named"), [(1, 0.34, True), (1, 0.26, False), (0, 0.34, False)])
+@pytest.mark.parametrize(("mode", "loss", "named"), [(1, 0.39, True), (1, 0.31, False), (0, 0.39, False)])
 def test_dropout_on_at_validation(mode, loss, named):
-    """The probe ends at 0.2: half as much again is 0.3."""
+    """The probe ends at 0.2."""
     assert bool(seen("dropout_at_validation", validated(DROPPED, mode, loss))) is named
     assert seen("dropout_at_validation", validated(NORMED, mode, loss)) is None
     assert seen("dropout_at_validation", validated(NORMED | {"dropouts": ["d"]}, mode, loss)) is None

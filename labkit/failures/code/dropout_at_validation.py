@@ -8,9 +8,9 @@ from labkit.parts import score
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-# Validation loss over the loss of training images in eval mode. Healthy runs with dropout 0.5: 1.0 to 1.3; with
-# dropout left on: 2 and more.
-TIMES = 1.5
+# Validation loss minus the loss of training images with dropout off, in nats. Healthy runs with dropout 0.5: 0.05 to
+# 0.12; with dropout left on: 0.22 (photographs) to 0.4 (digits).
+APART = 0.15
 
 healthy = Recipe(depth=3, dropout=0.5)
 
@@ -30,14 +30,12 @@ def signature(run: Run) -> Evidence | None:
     modes, facts = run["val_train_mode"], run.facts
     if not facts.get("dropouts") or facts.get("batch_norms") or not (modes == 1).all():
         return None
-    with np.errstate(all="ignore"):
-        times = run["val_loss"][-1] / run["probe_loss"][-1]
-    if not times > TIMES:
+    if not np.isfinite(run.gap[-1]) or run.gap[-1] < APART:
         return None
     return Evidence(
         seen=f"{len(facts['dropouts'])} dropout layers were on at every validation; the loss there is "
         f"{run['val_loss'][-1]:.2f}, on training images with dropout off {run['probe_loss'][-1]:.2f}",
-        usual="eval mode, and about 1.0 to 1.3 times the loss on training images",
+        usual="dropout off at both, and losses that differ by 0.1 or so",
         onset=int(run["val_step"][0]),
         place=facts["dropouts"][0],
         confidence=0.92,
@@ -65,4 +63,5 @@ failure = FailureMode(
     reference="Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting (2014)",
     shows="val_accuracy",
     knobs=(Knob("dropout", (0.0, 0.9)), Knob("width", (32, 512), log=True)),
+    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
 )

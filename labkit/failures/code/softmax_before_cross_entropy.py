@@ -10,7 +10,7 @@ from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-# The outputs of one image add up to 1, so their mean is 1 / classes up to rounding (1e-8 measured). Healthy logits
+# The outputs of one image add up to 1, so their mean is 1 / classes up to rounding (1e-7 of it). Healthy logits
 # have a mean that wanders by 0.01 to 1.
 ROUNDING = 1e-5
 

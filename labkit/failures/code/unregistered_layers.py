@@ -11,8 +11,8 @@ from labkit.readings import fixed_loss
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-# The loss on the same images at the end over the one at the start. Healthy runs of 200 steps end at 0.02 to 0.1 on
-# digits; with hidden layers that never learn, at 0.5 to 0.6.
+# The loss on the same images at the end over the one at the start. Healthy runs of 200 steps end at 0.04 on
+# digits; with hidden layers that never learn, at 0.4, and at 0.95 on photographs.
 LEFT = 0.2
 
 

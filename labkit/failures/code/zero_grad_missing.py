@@ -8,10 +8,10 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # Gradient norm in the last quarter over the first one. Healthy runs: 0.3 to 2, and up to 6 where a plateau ends;
-# a sum of all gradients: 15 to 400.
+# a sum of all gradients: 13 to 120.
 GROWN = 8.0
 # How much a gradient's mean changes from one step to the next, as a share of its size, in the median parameter.
-# Fresh batches: 0.5 to 1.5, for each has its own noise; a sum of many hardly notices one more: 0.01 to 0.15.
+# Fresh batches: 0.5 to 1.5, for each has its own noise; a sum of many hardly notices one more: 0.01 to 0.06.
 FRESH = 0.3
 # The loss on the same images at the end over the one at the start; healthy runs end at 0.02 to 0.1 on digits.
 LEFT = 0.2
