@@ -9,7 +9,8 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # The loss on the same images at the end over the one at the start. Healthy runs of 200 steps end at 0.04 on
-# digits; frozen ones at 0.4, and at 0.95 on photographs. Frozen layers that do no harm (a good pretrained body) are no failure.
+# digits; frozen ones at 0.4, and at 0.95 on photographs. Frozen layers that do no harm (a good
+# pretrained body) are no failure.
 LEFT = 0.2
 
 healthy = Recipe(depth=3, steps=200)

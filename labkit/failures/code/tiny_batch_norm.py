@@ -9,8 +9,8 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 FEW = 4  # images per batch; from 8 on batch norm has something to average
-# The training loss of the last quarter as a share of ln(classes). Batches of 2 with batch norm: 0.77 to 0.99; healthy runs
-# of the same length with layer norm: 0.2; batches of 4 with batch norm 0.36, which does hardly any harm yet.
+# The training loss of the last quarter as a share of ln(classes). Batches of 2 with batch norm: 0.77 to 0.99; healthy
+# runs of the same length with layer norm: 0.2; batches of 4 with batch norm 0.36, which does hardly any harm yet.
 LEFT = 0.5
 
 healthy = Recipe(depth=3, normalisation="layer", optimizer="adam", lr=0.001, batch_size=2, steps=1000)
