@@ -62,7 +62,7 @@ failure = FailureMode(
     mechanism="In train mode batch norm subtracts the mean of the batch at hand. In a batch of one class that mean is "
     "just what tells the class from the others, so the answer itself is normalised away. Each pass also drags the "
     "running statistics along, and no_grad() does not prevent it.",
-    first_check="Is model.training False inside the validation? Does a shuffled validation set give another result?",
+    first_check="model.training inside the validation: it must be False. Then shuffle the validation set and compare.",
     remedy="Call model.eval() before validation and model.train() after it. Large shuffled batches only hide the bug.",
     reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "
     "Covariate Shift (2015)",

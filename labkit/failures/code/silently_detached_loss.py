@@ -55,7 +55,7 @@ failure = FailureMode(
     mechanism="torch.tensor(loss.item(), requires_grad=True) is a new leaf with no history. backward() fills the "
     "gradient of that leaf, finds nothing behind it and is content; the optimizer passes over weights whose gradient "
     "is None.",
-    first_check="After the first backward: is any parameter's .grad None? And does the loss on one fixed batch change?",
+    first_check="Look for parameters whose .grad is None after the first backward, and at the loss on one fixed batch.",
     remedy="Take the re-wrapping out and call backward on the tensor that the loss function returned. An error about "
     "grad_fn is a friend: find where the graph was cut, rather than asking for requires_grad.",
     reference="Paszke et al., Automatic differentiation in PyTorch (2017)",

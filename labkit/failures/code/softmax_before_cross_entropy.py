@@ -63,9 +63,9 @@ failure = FailureMode(
     mechanism="cross_entropy applies a softmax of its own. Fed with probabilities between 0 and 1 it sees logits that "
     "differ by 1 at most, so the surest answer still counts as e / (e + 9): the loss ends at 1.461, and the slopes of "
     "two softmaxes multiply.",
-    first_check="Are the net's outputs between 0 and 1, and do they add up to 1 for every image?",
+    first_check="The net's outputs on a few images: logits have any sign and size, probabilities add up to 1.",
     remedy="Take the softmax out of the net and give cross_entropy the logits; apply softmax only to show "
-    "probabilities. (log_softmax before cross_entropy is harmless: twice is the same as once.)",
+    "probabilities. log_softmax before cross_entropy is harmless: twice is the same as once.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 6.2.2.3",
     shows="probe_loss",
     knobs=(Knob("lr", (0.01, 1.0), log=True), Knob("optimizer", ("sgd", "adam")), Knob("steps", (100, 1000))),

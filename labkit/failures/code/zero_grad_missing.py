@@ -61,7 +61,7 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
-    title="Missing zero_grad",
+    title="Gradients never cleared",
     healthy=healthy,
     sick=sick,
     cures={"zero_grad() before each backward": sick.but(step="plain_step")},
