@@ -1,0 +1,70 @@
+"""Validation switches to eval mode and nobody switches back: batch norm stops normalising what it trains on."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.parts import plain_evaluate
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+RISE = 3.0  # the loss over its first value; healthy runs never rise by half, these to 1e10. Harmless on tame inputs.
+
+# Raw pixels: a net that leans on its batch norms.
+healthy = Recipe(depth=3, normalisation="batch", inputs="raw", steps=200)
+
+
+def evaluate_and_stay_in_eval_mode(training, split) -> dict:
+    """The plain evaluation, but model.train() is forgotten after it."""
+    results = plain_evaluate(training, split)
+    training.model.eval()
+    return results
+
+
+sick = healthy.but(evaluate=evaluate_and_stay_in_eval_mode)
+
+
+def signature(run: Run) -> Evidence | None:
+    losses, off = run["loss"], run["train_mode"] == 0
+    if not run.facts.get("batch_norms") or not off.any() or not np.isfinite(losses[0]):
+        return None
+    began = int(np.argmax(off))
+    bad = ~(losses[began:] < RISE * losses[0])  # so that NaN is bad too
+    if not bad.any():
+        return None
+    peak = np.max(losses, initial=losses[0], where=np.isfinite(losses))
+    return Evidence(
+        seen=f"{off.mean():.0%} of the training steps were made in eval mode, with {len(run.facts['batch_norms'])} "
+        f"batch norms in the net; the loss went from {losses[0]:.3g} to {peak:.3g}",
+        usual="0 % of the steps",
+        onset=began,
+        place=run.facts["batch_norms"][0],
+        confidence=0.93,
+    )
+
+
+failure = FailureMode(
+    title="Eval mode in training",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "model.train() after each validation": sick.but(evaluate="plain_evaluate"),
+    },
+    false_cures={
+        "clipping the gradient norm to 1: no NaN, but 86 % instead of 95": sick.but(clip=1.0),
+        "a tenth of the learning rate: NaN again": sick.but(lr=0.01),
+    },
+    signature=signature,
+    harm=0.8,
+    symptom="The loss shoots up within a few steps and ends as NaN, in a net whose batch norms should hold any input "
+    "in check.",
+    mechanism="In eval mode batch norm divides by the running statistics, which only train mode renews. They stay as "
+    "they were at the last look, at mean 0 and variance 1 here, so raw pixels go through the net as they are.",
+    first_check="assert model.training at the top of every training step.",
+    remedy="Call model.train() at the start of each epoch, not once before the loop. On normalised inputs the bug is "
+    "almost invisible (93.5 % instead of 95), so look at the mode and not only at the loss.",
+    reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "
+    "Covariate Shift (2015)",
+    shows="train_mode",
+    knobs=(Knob("inputs", ("normalised", "unit", "raw")), Knob("lr", (1e-3, 0.3), log=True)),
+    also_causes=("dead_relu", "learning_rate_too_high", "vanishing_gradients"),
+)

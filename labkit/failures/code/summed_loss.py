@@ -1,0 +1,71 @@
+"""reduction="sum": the gradient is as many times too long as there are images in the batch."""
+
+import math
+
+import numpy as np
+from torch.nn.functional import cross_entropy
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# The loss of the probe over the mean loss of its single images, at its lowest. A mean gives about 1 (0.5 to 2), a
+# sum as many as there are images: 512.
+TIMES = 10.0
+RISE = 3.0  # the loss over its first value; healthy runs never rise by half. A sum with a rate to match does no harm.
+
+healthy = Recipe(momentum=0.0, steps=200)
+
+
+def summed_cross_entropy(outputs, targets):
+    """Cross entropy added up over the batch instead of averaged."""
+    return cross_entropy(outputs, targets, reduction="sum")
+
+
+sick = healthy.but(loss=summed_cross_entropy)
+
+
+def signature(run: Run) -> Evidence | None:
+    losses, probe, single = run["loss"], run["probe_loss"], run["sample_loss_mean"]
+    known = np.isfinite(probe) & np.isfinite(single) & (single > 0)
+    if not known.any() or not np.isfinite(losses[0]):
+        return None
+    times = float((probe[known] / single[known]).min())
+    bad = ~(losses < RISE * losses[0])  # so that NaN is bad too
+    if times < TIMES or not bad.any():
+        return None
+    peak = np.max(losses, initial=losses[0], where=np.isfinite(losses))
+    return Evidence(
+        seen=f"a batch's loss is {times:.0f} times that of its single images, the first one {losses[0]:.0f}; it rose "
+        f"to {peak:.3g}",
+        usual=f"1 time, and a first loss of about {math.log(run.facts.get('classes', 10)):.2f}",
+        onset=0,
+        place="loss",
+        confidence=0.95,
+    )
+
+
+failure = FailureMode(
+    title="Summed loss",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "the mean over the batch": sick.but(loss="cross_entropy"),
+        "the learning rate divided by the batch size": sick.but(lr=0.1 / 128),
+        "Adam, which does not care about the scale": sick.but(optimizer="adam", lr=0.003),
+    },
+    false_cures={"a tenth of the learning rate: 39 %": sick.but(lr=0.01)},
+    signature=signature,
+    harm=0.8,
+    symptom="The first loss is in the hundreds, the second in the thousands, and then the net is dead or NaN, at a "
+    "learning rate that was fine yesterday. Twice the batch, twice the loss.",
+    mechanism="With reduction='sum' the gradient grows with the batch: 128 images make it 128 times as long as the "
+    "mean, so an innocent learning rate of 0.1 acts like 12.8.",
+    first_check="The first loss: about ln(classes) for a mean, batch size times ln(classes) for a sum.",
+    remedy="Average over the batch, or divide the learning rate by the batch size, which comes to the "
+    "same. Adam hides the bug, because it does not care about the scale; clipping and weight decay do care.",
+    reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017)",
+    shows="loss",
+    knobs=(Knob("lr", (1e-4, 1.0), log=True), Knob("batch_size", (16, 512), log=True), Knob("clip", (None, 1.0))),
+    also_causes=("learning_rate_too_high", "learning_rate_too_low", "dead_relu", "vanishing_gradients"),
+)

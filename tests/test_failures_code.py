@@ -1,0 +1,234 @@
+"""Bugs in the code of the loop: for each threshold a control on either side, on runs written by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from helpers import LAYERS, hand_made
+
+from labkit.diagnose import evidence_of
+from labkit.failures import FAILURES
+
+PARAMETERS = tuple(f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias"))
+FLOOR = math.log(math.e + 9) - 1  # the least loss that is left when a softmax stands before cross entropy
+NO_GRAD = "element 0 of tensors does not require grad and does not have a grad_fn"
+
+
+def run_with(facts: dict | None = None, **traces):
+    """A hand-made run that has named parameters."""
+    return dataclasses.replace(hand_made(facts=facts, **traces), parameters=PARAMETERS)
+
+
+def seen(name: str, run):
+    with np.errstate(all="raise"):
+        return evidence_of(FAILURES[name], run)
+
+
+# --- the way from the loss to the weights ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "named"),
+    [
+        ("RuntimeError", NO_GRAD, True),
+        ("RuntimeError", "a leaf Variable that requires grad is being used in an in-place operation.", False),
+        ("ValueError", NO_GRAD, False),
+    ],
+)
+def test_a_detached_loss_is_read_off_the_error(kind, message, named):
+    run = run_with({"error": {"kind": kind, "message": message, "step": 3}})
+    assert bool(seen("detached_loss", run)) is named
+    assert not named or seen("detached_loss", run).onset == 3
+    assert seen("detached_loss", run_with()) is None
+
+
+def test_a_silently_detached_loss_leaves_every_parameter_without_gradient_and_unmoved():
+    nothing = {"grad_norm_total": 0, "update_norm": 0}
+    assert seen("silently_detached_loss", run_with({"without_gradient": list(PARAMETERS)}, **nothing))
+    some = {"without_gradient": list(PARAMETERS[1:])}
+    assert seen("silently_detached_loss", run_with(some, **nothing)) is None
+    everything = {"without_gradient": list(PARAMETERS)}
+    assert seen("silently_detached_loss", run_with(everything, grad_norm_total=0)) is None  # they moved
+    assert seen("silently_detached_loss", run_with(everything, update_norm=0)) is None  # and later had gradients
+    assert seen("silently_detached_loss", hand_made(facts=everything, **nothing)) is None  # nothing known
+
+
+@pytest.mark.parametrize(("lr", "named"), [(0.1, True), (1e-5, True), (3e-6, False)])
+def test_a_missing_step_is_seen_where_the_update_would_have_been_worthwhile(lr, named):
+    """Gradients of 1 on weights of 5: a rate of 5e-6 would move them by a millionth."""
+    assert bool(seen("step_missing", run_with(update_norm=0, lr=lr))) is named
+
+
+def test_a_step_that_moves_anything_or_was_skipped_is_not_missing():
+    once = np.zeros((40, 3))
+    once[17, 1] = 1e-9
+    assert seen("step_missing", run_with(update_norm=once)) is None
+    assert seen("step_missing", run_with(update_norm=0, grad_norm=np.inf)) is None
+    assert seen("step_missing", run_with(update_norm=0, grad_norm=0)) is None
+
+
+@pytest.mark.parametrize(("end", "named"), [(0.5, True), (0.42, False)])  # a fifth of 2.3 is 0.46
+def test_frozen_layers_are_a_failure_while_the_loss_is_high(end, named):
+    losses = np.linspace(2.3, end, 5)
+    frozen = {"without_gradient": ["layer1.weight", "layer1.bias"]}
+    evidence = seen("frozen_layers", run_with(frozen, probe_loss=losses))
+    assert bool(evidence) is named
+    assert not named or (evidence.place == "layer1.weight" and "2 of 6" in evidence.seen)
+    assert seen("frozen_layers", run_with({"without_gradient": []}, probe_loss=losses)) is None
+    assert seen("frozen_layers", run_with({"without_gradient": list(PARAMETERS)}, probe_loss=losses)) is None
+
+
+@pytest.mark.parametrize(("end", "named"), [(0.5, True), (0.42, False)])
+def test_unregistered_layers_are_a_failure_while_the_loss_is_high(end, named):
+    losses = np.linspace(2.3, end, 5)
+    assert bool(seen("unregistered_layers", run_with({"unregistered": [[16], [16, 784]]}, probe_loss=losses))) is named
+    assert seen("unregistered_layers", run_with({"unregistered": []}, probe_loss=losses)) is None
+
+
+def test_a_stale_optimizer_does_not_hold_a_layer_that_gets_gradients():
+    still = np.full((40, 3), 0.05)
+    still[:, 2] = 0
+    head = {"not_in_optimizer": ["layer3.weight", "layer3.bias"]}
+    assert seen("stale_optimizer", run_with(head, update_norm=still)).place == "layer3"
+    assert seen("stale_optimizer", run_with(head)) is None  # something else moves it
+    frozen = head | {"without_gradient": head["not_in_optimizer"]}
+    assert seen("stale_optimizer", run_with(frozen, update_norm=still)) is None
+    assert seen("stale_optimizer", run_with({"not_in_optimizer": []}, update_norm=still)) is None
+
+
+# --- gradients and losses of the wrong size -------------------------------------------------------
+
+
+def piled_up(grown: float = 10.0, change: float = 0.1, end: float = 2.0, facts: dict | None = None):
+    """Norms that grow to so many times the first, and gradient means that swing by such a share at each step."""
+    norms = np.concatenate([np.linspace(1, grown, 30), np.full(10, grown)])
+    swing = np.where(np.arange(40)[:, None] % 2, 1 + change / 2, 1 - change / 2)
+    means = np.repeat(swing, len(PARAMETERS), axis=1)
+    known = {"batch_length": 128, "samples": 10_000} | (facts or {})
+    losses = np.linspace(2.3, end, 5)
+    return run_with(known, grad_norm_total=norms, grad_mean=means, probe_loss=losses)
+
+
+def test_gradients_that_pile_up_grow_and_hardly_change():
+    evidence = seen("zero_grad_missing", piled_up())
+    assert evidence and 20 < evidence.onset < 30
+    assert seen("zero_grad_missing", piled_up(grown=6.5)) is None
+    assert seen("zero_grad_missing", piled_up(change=0.25))
+    assert seen("zero_grad_missing", piled_up(change=0.4)) is None
+    assert seen("zero_grad_missing", piled_up(end=0.5))
+    assert seen("zero_grad_missing", piled_up(end=0.42)) is None
+
+
+def test_gradients_of_the_whole_set_are_alike_by_rights():
+    assert seen("zero_grad_missing", piled_up(facts={"batch_length": 1000, "samples": 1000})) is None
+    assert seen("zero_grad_missing", piled_up(facts={"batch_length": 999, "samples": 1000}))
+
+
+def probabilities(mean: float = 0.1, low: float = 0.0, high: float = 1.0, losses=(2.3, 1.6)):
+    means = np.full((40, 4), 0.5)
+    means[:, -1] = mean
+    ranges = np.tile([low, high], (5, 4, 1))
+    return run_with(activation_mean=means, histogram_range=ranges, loss=np.linspace(*losses, 40))
+
+
+def test_a_softmax_too_many_shows_in_outputs_that_add_up_to_one():
+    assert seen("softmax_before_cross_entropy", probabilities())
+    assert seen("softmax_before_cross_entropy", probabilities(mean=0.1 + 5e-7))
+    assert seen("softmax_before_cross_entropy", probabilities(mean=0.1 + 2e-6)) is None
+    assert seen("softmax_before_cross_entropy", probabilities(low=-1e-3)) is None
+    assert seen("softmax_before_cross_entropy", probabilities(high=1.001)) is None
+
+
+def test_a_loss_that_is_made_for_probabilities_goes_beyond_what_two_softmaxes_allow():
+    assert seen("softmax_before_cross_entropy", probabilities(losses=(2.3, FLOOR + 1e-6)))
+    assert seen("softmax_before_cross_entropy", probabilities(losses=(2.3, FLOOR - 1e-3))) is None
+    assert seen("softmax_before_cross_entropy", probabilities(losses=(FLOOR + 1 - 1e-6, 2)))
+    assert seen("softmax_before_cross_entropy", probabilities(losses=(FLOOR + 1 + 1e-3, 2))) is None
+
+
+def summed(times: float = 12.0, peak: float = 3.5):
+    losses = np.full(40, 300.0)
+    losses[5] *= peak
+    return run_with(loss=losses, probe_loss=np.full(5, 2.3 * times), sample_loss_mean=np.full(5, 2.3))
+
+
+def test_a_sum_is_as_many_times_a_mean_as_there_are_images_and_harms_where_the_loss_rises():
+    assert seen("summed_loss", summed())
+    assert seen("summed_loss", summed(times=8)) is None
+    assert seen("summed_loss", summed(peak=2.5)) is None
+    assert seen("summed_loss", summed(peak=math.nan))
+
+
+def test_one_odd_evaluation_is_not_a_sum():
+    run = summed(times=100)
+    run["probe_loss"][2] = 2.3
+    assert seen("summed_loss", run) is None
+
+
+# --- train mode and eval mode ---------------------------------------------------------------------
+
+NORMED = {"batch_norms": ["norm1"], "dropouts": []}
+DROPPED = {"batch_norms": [], "dropouts": ["dropout1"]}
+
+
+def validated(facts: dict, mode: float, val_loss: float, **traces):
+    """Trained to a loss of 0.2, and validated in train mode for such a share of the passes."""
+    losses = np.linspace(2.3, val_loss, 5)
+    return run_with(facts, loss=0.2, val_train_mode=np.full(5, mode), val_loss=losses, **traces)
+
+
+@pytest.mark.parametrize(
+    ("mode", "loss", "named"), [(1, 0.9, True), (1, 0.7, False), (0.5, 0.9, False), (0, 0.9, False)]
+)
+def test_batch_norm_in_train_mode_at_validation(mode, loss, named):
+    name = "batch_norm_in_train_mode_at_validation"
+    assert bool(seen(name, validated(NORMED, mode, loss))) is named
+    assert seen(name, validated(DROPPED, mode, loss)) is None
+
+
+@pytest.mark.parametrize(("mode", "loss", "named"), [(1, 0.39, True), (1, 0.31, False), (0, 0.39, False)])
+def test_dropout_on_at_validation(mode, loss, named):
+    """The probe ends at 0.2."""
+    assert bool(seen("dropout_at_validation", validated(DROPPED, mode, loss))) is named
+    assert seen("dropout_at_validation", validated(NORMED, mode, loss)) is None
+    assert seen("dropout_at_validation", validated(NORMED | {"dropouts": ["d"]}, mode, loss)) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "loss", "named"), [(0.5, 0.9, True), (0.5, 0.7, False), (1, 0.9, False), (0, 0.9, False)]
+)
+def test_poisoned_statistics_show_on_the_training_images(mode, loss, named):
+    probe = np.linspace(2.3, loss, 5)
+    assert bool(seen("poisoned_batch_norm", validated(NORMED, mode, 0.3, probe_loss=probe))) is named
+    assert seen("poisoned_batch_norm", validated(DROPPED, mode, 0.3, probe_loss=probe)) is None
+
+
+@pytest.mark.parametrize(("peak", "named"), [(3.5, True), (2.5, False), (math.inf, True), (math.nan, True)])
+def test_eval_mode_in_training_harms_where_the_loss_rises(peak, named):
+    losses, modes = np.full(40, 2.0), np.ones(40)
+    losses[30], modes[10:] = 2.0 * peak, 0
+    evidence = seen("eval_mode_in_training", run_with(NORMED, loss=losses, train_mode=modes))
+    assert bool(evidence) is named
+    assert not named or evidence.onset == 10
+    assert seen("eval_mode_in_training", run_with(NORMED, loss=losses, train_mode=np.ones(40))) is None
+    assert seen("eval_mode_in_training", run_with(DROPPED, loss=losses, train_mode=modes)) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "share", "named"), [(2, 0.55, True), (2, 0.45, False), (4, 0.55, True), (5, 0.55, False)]
+)
+def test_batch_norm_on_tiny_batches(length, share, named):
+    losses = share * math.log(10)
+    assert bool(seen("tiny_batch_norm", run_with(NORMED | {"batch_length": length}, loss=losses))) is named
+    assert seen("tiny_batch_norm", run_with(DROPPED | {"batch_length": length}, loss=losses)) is None
+
+
+# --- any run may come -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, mode in FAILURES.items() if mode.topic == "code"])
+def test_a_foreign_run_that_knows_little_does_no_harm(name):
+    bare = dataclasses.replace(hand_made(), facts={})
+    assert seen(name, bare) is None
+    assert seen(name, dataclasses.replace(bare, traces={"loss": np.full(1, np.nan)})) is None
