@@ -45,6 +45,8 @@ def signature(run: Run) -> Evidence | None:
     size, loss = origin.get("weight"), run["loss"][origin["step"]]
     if size is None or size > ZERO or not np.isfinite(loss):
         return None
+    if not np.isfinite(run["grad_max"][origin["step"]]).any():
+        return None  # a NaN from the loss reaches every parameter; one from a term about this one stays here
     return Evidence(
         seen=f"all {origin['count']} gradients of {origin['place']} are NaN at step {origin['step']}, though the loss "
         f"is {loss:.3g}; the parameter itself is {size:.1g} throughout",
