@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import hand_made
+from helpers import hand_made, tiny, trained
 
 from labkit.diagnose import diagnose, evidence_of
 from labkit.failures import FAILURES
@@ -247,3 +247,19 @@ def test_in_place_edit_reads_the_error():
     assert evidence.onset == 2 and "hint" not in evidence.seen
     other = error | {"message": "mat1 and mat2 shapes cannot be multiplied (128x784 and 10x10)"}
     assert found("in_place_edit", hand_made(facts={"error": other})) is None
+
+
+# --- what the signatures read beside the traces ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "outputs"),
+    [("fp32", "float32", "float32"), ("fp16", "float32", "float16"), ("bf16_pure", "bfloat16", "bfloat16")],
+)
+def test_a_run_notes_its_formats(precision, weights, outputs):
+    run = trained(tiny(precision=precision, optimizer="adam", steps=2))
+    assert run.facts["dtypes"] == {"weights": [weights], "outputs": [outputs], "state": [weights]}
+
+
+def test_plain_sgd_remembers_nothing():
+    assert trained(tiny(momentum=0.0, steps=1)).facts["dtypes"]["state"] == []

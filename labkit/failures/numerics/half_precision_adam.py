@@ -39,15 +39,15 @@ failure = FailureMode(
     },
     false_cures={
         "a hundredth of the learning rate: 0 in the divisor is still 0": sick.but(lr=2e-5),
-        "an epsilon of 1e-7, the smallest that is not 0: the first update is a thousand times too large": sick.but(
+        "an epsilon of 1e-7, just above 0 there: the first update is 1,800 times as large as the layer": sick.but(
             adam_eps=1e-7
         ),
         "clipping the gradient norm to 1: the gradients were never the problem": sick.but(clip=1.0),
     },
     signature=signature,
     harm=0.9,
-    symptom="The first loss and all first gradients are in order; after one update half of the weights are infinite "
-    "and the loss is NaN.",
+    symptom="The first loss and all first gradients are in order; after one update three quarters of the first layer "
+    "are infinite and the loss is NaN.",
     mechanism="Adam divides by the root of the mean squared gradient plus 1e-8. In float16 the square of anything "
     "below 2e-4 is 0, and 1e-8 is 0 too: the division is by nothing.",
     first_check="The dtype of weights and optimizer state, and what your epsilon is in it: torch.tensor(1e-8).half().",
