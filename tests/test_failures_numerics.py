@@ -140,6 +140,7 @@ def rounded(share: float, weights: str = "bfloat16", **facts) -> Run:
         (rounded(0.5, clip=0.1, clip_by="norm"), False),  # clipped, not rounded
         (rounded(0.5, clip=10.0, clip_by="norm"), True),
         (rounded(5.0), False),  # momentum
+        (rounded(0.0), False),  # no update at all: a step that is missing
     ],
 )
 def test_bf16_updates_lost(run, seen):

@@ -3,15 +3,16 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import typical
 from labkit.recipe import Recipe
 from labkit.run import Run
 
 # Length of the update over learning rate times gradient, the median over the steps. Plain SGD: 1.0000 in float32, at
-# least 0.999 in bfloat16 with LR 0.01; 0.4 to 0.5 here. With momentum or Adam it is above 1, and this says nothing.
-ARRIVES = 0.8
+# least 0.999 in bfloat16 with LR 0.01; 0.5 to 0.75 with LR 0.001 to 0.002. With momentum or Adam it is above 1, and this says nothing.
+ARRIVES = 0.85
 
 # A CPU only imitates 16 bits, and slowly: a narrow net and few validations.
-healthy = Recipe(width=64, lr=0.002, momentum=0.0, steps=300, evaluate_every=50)
+healthy = Recipe(width=64, lr=0.0015, momentum=0.0, steps=300, evaluate_every=50)
 sick = healthy.but(precision="bf16_pure")
 
 
@@ -24,10 +25,10 @@ def signature(run: Run) -> Evidence | None:
         arrived = moved / (run["lr"] * run["grad_norm_total"])
     arrived = arrived[np.isfinite(arrived)]
     share = float(np.median(arrived)) if len(arrived) else 1.0
-    if not share < ARRIVES:
+    if not 0 < share < ARRIVES:  # 0: nothing was sent
         return None
     with np.errstate(all="ignore"):
-        layers = np.nanmedian(run["update_norm"] / (run["lr"][:, None] * run["grad_norm"]), axis=0)
+        layers = typical(run["update_norm"] / (run["lr"][:, None] * run["grad_norm"]))
     worst = int(np.nanargmin(layers)) if np.isfinite(layers).any() else 0
     return Evidence(
         seen=f"an update is {share:.2f} of learning rate times gradient: the rest is rounded away in {formats[0]}",
@@ -47,8 +48,7 @@ failure = FailureMode(
         "all of it in float32": sick.but(precision="fp32"),
     },
     false_cures={
-        "half the learning rate, for a finer descent": sick.but(lr=0.001),
-        "pure float16, with three more bits: more arrives, not all": sick.but(precision="half", lr=0.0005),
+        "half the learning rate, for a finer descent": sick.but(lr=0.00075),
     },
     signature=signature,
     harm=0.2,
@@ -66,5 +66,5 @@ failure = FailureMode(
         Knob("lr", (0.0005, 0.1), log=True),
         Knob("momentum", (0.0, 0.9)),
     ),
-    learned={"mnist": 0.55, "cifar10": 0.15},
+    learned={"mnist": 0.55, "cifar10": 0.2},
 )
