@@ -70,7 +70,7 @@ failure = FailureMode(
     "wrong about. Outputs and softmax are finite.",
     mechanism="The share of a class 104 behind the first is smaller than any float32 and rounds to 0; the logarithm of "
     "0 is minus infinity. From 89 on the share still is a number, but one divided by it is not.",
-    first_check="The smallest share that the right class gets in the batch at which it happened. Is it 0?",
+    first_check="The smallest share that the right class gets in the batch at which it happened: 0, or almost.",
     remedy="log_softmax or cross_entropy, which never form the share. A clamp stops the NaN and with it the gradient "
     "of every clamped sample: exactly those that need it.",
     reference="Blanchard, Higham and Higham, Accurately computing the log-sum-exp and softmax functions (2021)",

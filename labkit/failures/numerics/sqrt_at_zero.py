@@ -75,7 +75,7 @@ failure = FailureMode(
     "and it trains.",
     mechanism="The slope of a square root grows without bound towards 0. The chain rule multiplies this infinity with "
     "the slope of the sum of squares, which is 0 there: NaN, in the backward pass alone.",
-    first_check="The gradient of each term of the loss by itself at step 0: which parameter is NaN first?",
+    first_check="The gradient of each term of the loss by itself at step 0, and which parameter is NaN first.",
     remedy="Put the constant under the root: (x.square().sum() + 1e-8).sqrt(). The same holds for the standard "
     "deviation of equal values, the distance between equal points, and any norm of zeros.",
     reference="Kingma and Ba, Adam: A Method for Stochastic Optimization (2015), for an epsilon beside a root",

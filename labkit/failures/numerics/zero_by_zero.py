@@ -96,7 +96,7 @@ failure = FailureMode(
     "them; it is the first computation behind them that is not.",
     mechanism="A blank image has a standard deviation of 0, and so has its difference from the mean: 0 / 0 is NaN, and "
     "where rounding leaves a little above the line, infinity. One among 10,000 is enough, at the step that draws it.",
-    first_check="The batch at which it happened: is there a sample with no contrast, an empty row, a mask of zeros?",
+    first_check="The batch at which it happened: look for a sample without contrast, an empty row, a mask of zeros.",
     remedy="A small constant in every divisor that data can make 0, 1e-5 here; in 16 bits not below 1e-4. And look at "
     "what the blank sample is doing in the data.",
     reference="Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic (1991)",
