@@ -150,7 +150,18 @@ class Recorder(LossRecorder):
 
     def _facts(self) -> dict:
         silent = sorted(self.weights.without_gradient)
-        return {"matrices": self.weights.matrices, "without_gradient": silent} | self.ledger.facts()
+        facts = {"matrices": self.weights.matrices, "without_gradient": silent, "dtypes": self._dtypes()}
+        return facts | self.ledger.facts()
+
+    def _dtypes(self) -> dict[str, list[str]]:
+        """In which formats the weights are kept, the outputs come, and the optimizer remembers."""
+        memory = [value for state in self.optimizer.state.values() for value in state.values()]
+        kinds = {
+            "weights": {weight.dtype for weight in self.weights.weights},
+            "outputs": self.activations.formats,
+            "state": {value.dtype for value in memory if torch.is_tensor(value) and value.ndim},  # not the step count
+        }
+        return {kind: sorted(str(each)[6:] for each in formats) for kind, formats in kinds.items()}
 
     def _origin(self, step: int, x, y) -> dict:
         if self.check_every > 1:

@@ -207,6 +207,7 @@ class ActivationMeter:
         self.model = model
         self.modules = {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
         self.latest: dict[str, torch.Tensor] = {}
+        self.formats: set[torch.dtype] = set()  # in which the net answered
         self.hooks = []
         self.held: Segments | None = None
         self.waiting = 0  # steps held and not yet measured
@@ -242,6 +243,7 @@ class ActivationMeter:
     def keep(self) -> None:
         """Copy what the last forward pass showed; measure when a block of steps is full."""
         tensors = [self.latest[name][:SAMPLES] for name in self.names]
+        self.formats.add(tensors[-1].dtype)
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
             self._measure()
             self.held = Segments([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)

@@ -96,7 +96,7 @@ class Training(Workbench):
             "torch": torch.__version__,
             "weights_sha256": fingerprint(self.model),
         }
-        if not recorder.hopeless:
+        if not recorder.hopeless and not self.error:  # a net that cannot take a step has no curvature to measure
             facts |= self.sharpness()
         return facts | {"seconds": round(time.perf_counter() - began, 3)}
 

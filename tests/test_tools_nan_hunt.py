@@ -37,7 +37,7 @@ def test_weights_come_first(batch):
     with torch.no_grad():
         model[4].weight[1, :2] = math.inf
     found = hunt(model, *batch, cross_entropy)
-    assert found == {"stage": "weights", "place": "4.weight", "count": 2, "dtype": "float32"}
+    assert found == {"stage": "weights", "place": "4.weight", "count": 2, "nan": 0, "dtype": "float32"}
 
 
 def test_buffers_count_as_weights(batch):
@@ -51,7 +51,9 @@ def test_inputs_are_named_by_sample(batch):
     x, y = batch
     x[3, 0], x[7, 2] = math.nan, math.inf
     found = hunt(net(), x, y, cross_entropy)
-    assert found == {"stage": "inputs", "place": "batch", "count": 2, "dtype": "float32", "samples": [3, 7]}
+    assert (found["stage"], found["place"], found["dtype"]) == ("inputs", "batch", "float32")
+    assert (found["count"], found["nan"], found["samples"]) == (2, 1, [3, 7])
+    assert found["share"] == pytest.approx(1 / 6)
 
 
 class Logarithm(nn.Module):
@@ -89,8 +91,59 @@ def test_the_loss_is_named(batch):
         return cross_entropy(outputs, targets) * math.inf
 
     found = hunt(net(), *batch, broken_loss)
-    assert found == {"stage": "loss", "place": "broken_loss", "count": 1, "dtype": "float32"}
+    assert (found["stage"], found["place"], found["count"], found["nan"]) == ("loss", "broken_loss", 1, 0)
+    assert found["largest"][0] is None  # no sample is fine
     assert hunt(net(), *batch) is None  # it was not asked to look there
+
+
+def test_it_says_up_to_which_outputs_a_loss_holds():
+    """exp of more than 88.7 is infinite in float32; behind: how far the right class is below the largest."""
+
+    def by_hand(outputs, targets):
+        shares = outputs.exp() / outputs.exp().sum(1, keepdim=True)
+        return -shares.gather(1, targets[:, None]).log().mean()
+
+    x = torch.tensor([[1.0, 3.0], [80.0, 0.0], [90.0, 0.0], [-1.0, 100.0]])
+    found = hunt(nn.Linear(2, 2), x, torch.tensor([0, 0, 0, 0]), by_hand)
+    assert found is None
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2))
+        model.bias.zero_()
+    found = hunt(model, x, torch.tensor([0, 0, 0, 0]), by_hand)
+    assert (found["stage"], found["place"], found["nan_losses"]) == ("loss", "by_hand", 1)
+    assert (found["largest"], found["behind"]) == ([80, 90, 100], [2, 0, 101])
+    one_wide = hunt(model, x, torch.tensor([0.0, 0.0, 0.0, 0.0]), lambda outputs, _: outputs.exp().sum())
+    assert "largest" not in one_wide  # targets that are no classes
+
+
+def test_a_finite_loss_whose_gradient_is_not_is_caught_at_the_outputs():
+    """Behind by 95, the share of the right class is 5e-42: its logarithm is fine, 1 divided by it is infinite."""
+
+    def by_hand(outputs, targets):
+        return -outputs.softmax(1).gather(1, targets[:, None]).log().mean()
+
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2))
+        model.bias.zero_()
+    found = hunt(model, torch.tensor([[95.0, 0.0], [50.0, 0.0]]), torch.tensor([1, 1]), by_hand)
+    assert (found["stage"], found["place"], found["samples"]) == ("gradients", "outputs", [0])
+    assert (found["behind"], found["nan_losses"]) == ([50, 95, 95], 0)
+
+
+def test_a_module_that_was_given_a_constant_is_told_apart():
+    class Standardise(nn.Module):
+        def forward(self, x):
+            return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    x[2] = 7.0
+    found = hunt(nn.Sequential(Standardise(), nn.Linear(6, 3)), x)
+    assert (found["place"], found["samples"], found["share"], found["spread"]) == ("0", [2], 1.0, 0.0)
+    x[2] = 1e38
+    x[2, 0] = 0.0
+    assert hunt(nn.Sequential(Standardise(), nn.Linear(6, 3)), x)["spread"] == pytest.approx(1e38)
 
 
 def test_a_loss_is_computed_in_the_precision_of_the_training():
@@ -111,7 +164,8 @@ def test_of_several_gradients_the_one_nearest_the_loss_is_named(batch):
     model[0].weight.grad[0, 0] = math.nan
     model[4].weight.grad[2, 1] = math.inf
     found = hunt(model, *batch, cross_entropy)
-    assert found == {"stage": "gradients", "place": "4.weight", "count": 1, "dtype": "float32"}
+    assert (found["stage"], found["place"], found["count"], found["nan"]) == ("gradients", "4.weight", 1, 0)
+    assert found["weight"] == pytest.approx(model[4].weight.abs().max().item())
 
 
 def test_the_hunt_changes_nothing(batch):

@@ -1,0 +1,71 @@
+"""Weights kept in bfloat16 and a small learning rate: most updates are rounded away, and learning all but stops."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import typical
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Length of the update over learning rate times gradient, the median over the steps. Plain SGD: 1.0000 in float32, at
+# least 0.999 in bfloat16 with LR 0.01; 0.5 to 0.75 with LR 0.001 to 0.002. With momentum or Adam it is above 1, and
+# says nothing.
+ARRIVES = 0.85
+
+# A CPU only imitates 16 bits, and slowly: a narrow net and few validations.
+healthy = Recipe(width=64, lr=0.0015, momentum=0.0, steps=300, evaluate_every=50)
+sick = healthy.but(precision="bf16_pure")
+
+
+def signature(run: Run) -> Evidence | None:
+    formats = (run.facts.get("dtypes") or {}).get("weights", ())
+    if not {"bfloat16", "float16"} & set(formats) or run.clipped.any():
+        return None
+    with np.errstate(all="ignore"):
+        moved = np.sqrt((run["update_norm"] ** 2).sum(axis=1))
+        arrived = moved / (run["lr"] * run["grad_norm_total"])
+    arrived = arrived[np.isfinite(arrived)]
+    share = float(np.median(arrived)) if len(arrived) else 1.0
+    if not 0 < share < ARRIVES:  # 0: nothing was sent
+        return None
+    with np.errstate(all="ignore"):
+        layers = typical(run["update_norm"] / (run["lr"][:, None] * run["grad_norm"]))
+    worst = int(np.nanargmin(layers)) if np.isfinite(layers).any() else 0
+    return Evidence(
+        seen=f"an update is {share:.2f} of learning rate times gradient: the rest is rounded away in {formats[0]}",
+        usual="1.00 for plain SGD; bfloat16 has steps of 1/256 of a weight, and drops what is less than half of one",
+        onset=0,
+        place=run.layers[worst],
+        confidence=0.85,
+    )
+
+
+failure = FailureMode(
+    title="Updates lost in bf16",
+    healthy=healthy,
+    sick=sick,
+    cures={
+        "autocast to bf16: the weights stay in float32": sick.but(precision="bf16"),
+        "all of it in float32": sick.but(precision="fp32"),
+    },
+    false_cures={
+        "half the learning rate, for a finer descent": sick.but(lr=0.00075),
+    },
+    signature=signature,
+    harm=0.2,
+    symptom="The loss falls for a while and then creeps, though gradients are large and the same run in float32 goes "
+    "on learning. No NaN, no warning.",
+    mechanism="A bfloat16 has eight significant bits. An update below a 512th of its weight is rounded back to where "
+    "it started, at every step again; only the smallest weights still move.",
+    first_check="The length of an update over learning rate times gradient. Or count the weights that did not change.",
+    remedy="Keep the weights in float32 and compute in bf16 (autocast). Where memory forbids it: stochastic rounding, "
+    "or a second bf16 number per weight for the rest (Kahan summation).",
+    reference="Zamirai et al., Revisiting BFloat16 Training (2020)",
+    shows="update_ratio",
+    knobs=(
+        Knob("precision", ("fp32", "bf16", "bf16_pure")),
+        Knob("lr", (0.0005, 0.1), log=True),
+        Knob("momentum", (0.0, 0.9)),
+    ),
+    learned={"mnist": 0.55, "cifar10": 0.2},
+)
