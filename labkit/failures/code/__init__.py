@@ -1,0 +1,1 @@
+"""Bugs in the code of the training loop."""
