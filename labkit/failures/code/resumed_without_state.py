@@ -8,10 +8,10 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # The learning rate, as shares of its peak: it has been below LOW and is above HIGH again. A schedule that ends where
-# the run ends never does that. Sick: 0.15 and 1.
+# the run ends never does that. Sick: 0.03 and 1.
 LOW, HIGH = 0.25, 0.5
-# The training loss after the return over the one before it, means of WINDOW steps. 0.3 to 0.8 where a restart does no
-# harm; sick: 1.7 to 3.
+# Mean training loss of the last WINDOW steps over that of the WINDOW steps before the lowest rate. A warm restart that
+# does no harm ends below 1; sick: SICKRATIO.
 WORSE, WINDOW = 1.3, 30
 
 healthy = Recipe(lr=0.3, schedule="warmup_cosine")
@@ -38,18 +38,19 @@ sick = healthy.but(schedule=schedule_started_anew, step=step_of_a_resumed_run)
 
 
 def signature(run: Run) -> Evidence | None:
-    rate, losses = run["lr"] / np.max(run["lr"]), run["loss"]
+    rate, losses = run["lr"] / max(np.max(run["lr"]), 1e-30), run["loss"]
     peak = int(np.argmax(rate))
     low = peak + int(np.argmin(rate[peak:]))  # where it was lowest, after its peak
     back = np.flatnonzero(rate[low:] > HIGH)
-    if rate[low] > LOW or not len(back):
+    if rate[low] > LOW or not len(back) or low == 0:
         return None
-    before, after = losses[max(0, low - WINDOW) : low], losses[low + back[0] :]
+    before, after = losses[max(0, low - WINDOW) : low], losses[low + back[0] :][-WINDOW:]
     if not (np.isfinite(before).all() and np.isfinite(after).all() and after.mean() > WORSE * before.mean()):
         return None
     return Evidence(
-        seen="x",
-        usual="a learning rate that does not return",
+        seen=f"the learning rate was down to {rate[low]:.0%} of its peak and came back to {rate[low:].max():.0%}; the loss "
+        f"went from {before.mean():.3f} to {after.mean():.3f}",
+        usual="a rate that, once below 25 % of its peak, stays there, and a loss that goes on falling",
         onset=low,
     )
 
@@ -69,12 +70,20 @@ failure = FailureMode(
     },
     signature=signature,
     harm=0.01,
-    symptom="a.",
-    mechanism="a.",
-    first_check="a.",
-    remedy="a.",
+    symptom="After a restart the loss goes up instead of on, and what the last, small steps had gained is gone.",
+    mechanism="A checkpoint with weights alone starts the schedule at step 0: the rate climbs from its lowest value back "
+    "to its peak, and the optimizer has lost its memory of past gradients. The net is shaken as it was at the start, "
+    "and the run ends before it can settle again.",
+    first_check="The learning rate over the whole job, across the restart: it must have no step in it.",
+    remedy="Save and restore weights, optimizer, scheduler, step count and loss scaler together. After a restart compare "
+    "the first loss and the first learning rate with the last ones before it.",
     reference="PyTorch documentation, Saving and loading a general checkpoint (2024)",
     shows="lr",
-    knobs=(Knob("lr", (0.03, 0.5), log=True),),
+    knobs=(
+        Knob("schedule", ("constant", "cosine", "warmup_cosine", "one_cycle")),
+        Knob("lr", (0.03, 0.5), log=True),
+        Knob("warmup", (1, 100), log=True),
+        Knob("steps", (200, 800)),
+    ),
     cifar10={"momentum": 0.0},
 )

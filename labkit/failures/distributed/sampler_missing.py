@@ -37,7 +37,7 @@ failure = FailureMode(
     cures={"a DistributedSampler, which deals each process its own part": sick.but(batches=distributed.dealt)},
     false_cures={"four processes instead of two": sick.but(processes=4)},
     signature=signature,
-    harm=0.02,
+    harm=0.05,
     costs="Two processes do the work of one: an epoch takes twice the steps, and the mean of two equal gradients is as "
     "noisy as one of them.",
     symptom="Training works, an epoch has as many steps as in one process, and adding processes makes nothing faster. "
