@@ -42,7 +42,7 @@ def signature(run: Run) -> Evidence | None:
     if not (entropy[0] < COLLAPSED and np.max(entropy) < STAYS and len(losses) and losses[-1] > LEFT):
         return None
     return Evidence(
-        seen=f"the heads' mean entropy is {entropy[0]:.2f} nats before the first step and {entropy[-1]:.2f} at the end: "
+        seen=f"the heads' mean entropy is {entropy[0]:.2f} nats at the start and {entropy[-1]:.2f} at the end: "
         f"each token looks at {math.exp(entropy[0]):.1f} others; the loss is still {losses[-1]:.2f}",
         usual="2.7 nats at the start for 16 tokens, 1.4 to 2.4 after training",
         onset=0,

@@ -70,7 +70,7 @@ failure = FailureMode(
     first_check="Gradient norms per layer: an exact 0 among living ones, at every step, is a layer that is not there.",
     remedy="Batch normalisation before the activation brings the block back. Compare the biases with a fresh init, and "
     "never read a falling loss as proof that every layer takes part.",
-    reference="Veit, Wilber and Belongie, Residual Networks Behave Like Ensembles of Relatively Shallow Networks (2016)",
+    reference="Veit, Wilber and Belongie, Residual Networks Behave Like Ensembles (2016)",
     shows="dead",
     knobs=(
         Knob("normalisation", ("none", "batch", "layer")),

@@ -31,7 +31,7 @@ def signature(run: Run) -> Evidence | None:
     if not ratio > VIOLENT:
         return None
     return Evidence(
-        seen=f"{dead[-1]:.0%} of the units of {place} are silent on every probe image; at the start it was {dead[0]:.0%}. "
+        seen=f"{dead[-1]:.0%} of the units of {place} are silent on every probe image, {dead[0]:.0%} at the start. "
         f"Until they died a step changed a layer by {ratio:.2g} of its size; the loss is {losses[-1]:.2f}",
         usual="2 to 40 % at the end, and updates of 0.001 to 0.03 of a layer",
         onset=death,
@@ -53,9 +53,9 @@ failure = FailureMode(
     symptom="The loss falls while the rate warms up, then climbs back to chance level and stays there, flat, "
     "even after the schedule has brought the rate down again.",
     mechanism="Steps of a tenth of a layer's size throw weights and biases about until a unit is off for every image. "
-    "From then on it has no gradient: a lower rate comes too late for it, and one after the other all go the same way.",
-    first_check="Share of silent units per layer over time, beside the learning rate: alive at the start, dead when the "
-    "rate is near its peak.",
+    "From then on it has no gradient and a lower rate comes too late; one after the other all go the same way.",
+    first_check="Share of silent units per layer over time, beside the learning rate: alive at the start, dead when "
+    "the rate is near its peak.",
     remedy="Lower the peak rate: by thirty here. Warmup only postpones the death and clipping does nothing under Adam; "
     "dead units have to be drawn anew, no schedule brings them back.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",

@@ -59,8 +59,8 @@ failure = FailureMode(
     "curing a net that is not ill.",
     symptom="Training and validation loss fall as they should, and the accuracy stays at chance level from the first "
     "evaluation to the last.",
-    mechanism="`argmax(keepdim=True)` leaves a column; compared with a row of labels it is stretched to an N by N table "
-    "of all pairs. Its mean is the share of pairs that happen to agree: one in ten.",
+    mechanism="`argmax(keepdim=True)` leaves a column; compared with a row of labels it is stretched to an N by N "
+    "table of all pairs. Its mean is the share of pairs that happen to agree: one in ten.",
     first_check="The shape of `predicted == labels`: it has to be (N,). Or by the loss: an accuracy below 1 - loss / "
     "ln 2 cannot be.",
     remedy="Give both the same shape, and assert it. Try a metric on a case with a known answer before you trust it.",

@@ -11,7 +11,7 @@ from labkit.run import Run
 # the run ends never does that. Sick: 0.03 and 1.
 LOW, HIGH = 0.25, 0.5
 # Mean training loss of the last WINDOW steps over that of the WINDOW steps before the lowest rate. A warm restart that
-# does no harm ends below 1; sick: SICKRATIO.
+# does no harm ends below 1; sick: 1.8 to 2.3.
 WORSE, WINDOW = 1.3, 30
 
 healthy = Recipe(lr=0.3, schedule="warmup_cosine")
@@ -48,8 +48,8 @@ def signature(run: Run) -> Evidence | None:
     if not (np.isfinite(before).all() and np.isfinite(after).all() and after.mean() > WORSE * before.mean()):
         return None
     return Evidence(
-        seen=f"the learning rate was down to {rate[low]:.0%} of its peak and came back to {rate[low:].max():.0%}; the loss "
-        f"went from {before.mean():.3f} to {after.mean():.3f}",
+        seen=f"the learning rate was down to {rate[low]:.0%} of its peak and came back to {rate[low:].max():.0%}; "
+        f"the loss went from {before.mean():.3f} to {after.mean():.3f}",
         usual="a rate that, once below 25 % of its peak, stays there, and a loss that goes on falling",
         onset=low,
     )
@@ -69,14 +69,14 @@ failure = FailureMode(
         "a longer warmup: 60 steps": sick.but(warmup=60),
     },
     signature=signature,
-    harm=0.01,
+    harm=0.015,
     symptom="After a restart the loss goes up instead of on, and what the last, small steps had gained is gone.",
-    mechanism="A checkpoint with weights alone starts the schedule at step 0: the rate climbs from its lowest value back "
+    mechanism="A checkpoint with weights alone starts the schedule at step 0: the rate climbs back "
     "to its peak, and the optimizer has lost its memory of past gradients. The net is shaken as it was at the start, "
     "and the run ends before it can settle again.",
     first_check="The learning rate over the whole job, across the restart: it must have no step in it.",
-    remedy="Save and restore weights, optimizer, scheduler, step count and loss scaler together. After a restart compare "
-    "the first loss and the first learning rate with the last ones before it.",
+    remedy="Save and restore weights, optimizer, scheduler, step count and loss scaler together. After a restart "
+    "compare the first loss and the first learning rate with the last ones before it.",
     reference="PyTorch documentation, Saving and loading a general checkpoint (2024)",
     shows="lr",
     knobs=(
@@ -85,5 +85,5 @@ failure = FailureMode(
         Knob("warmup", (1, 100), log=True),
         Knob("steps", (200, 800)),
     ),
-    cifar10={"momentum": 0.0},
+    cifar10={"momentum": 0.0, "lr": 0.1},
 )

@@ -44,8 +44,8 @@ failure = FailureMode(
     cures={"torch.no_grad around the validation": sick.but(evaluate=parts.plain_evaluate)},
     signature=signature,
     harm=0.0,
-    costs="Memory: 2,000 digits keep 13 MB for backward where `no_grad` keeps nothing and a training step of 128 keeps 1; "
-    "and up to a fifth more time per validation. No accuracy.",
+    costs="Memory: 2,000 digits keep 13 MB for backward where `no_grad` keeps nothing and a training step of 128 keeps "
+    "1; and up to a fifth more time per validation. No accuracy.",
     symptom="Every number is right. Validation needs more memory than training did, and on a GPU it is the first to "
     "run out.",
     mechanism="With gradients on, autograd keeps the input of every layer until backward, and backward never comes. "

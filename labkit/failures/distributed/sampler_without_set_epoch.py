@@ -32,7 +32,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     epoch = round((run.facts.get("samples") or 0) / processes / (run.facts.get("batch_length") or 1))
     return Evidence(
-        seen=f"{repeats:.0%} of the samples come in the same order as an epoch before, in a run of {processes} processes",
+        seen=f"{repeats:.0%} of the samples come in the same order as an epoch before; {processes} processes train",
         usual="less than 1 %",
         onset=min(epoch, len(run)),
         place="process 0",
@@ -45,11 +45,11 @@ failure = FailureMode(
     healthy=healthy,
     sick=sick,
     cures={"set_epoch before every epoch": sick.but(batches=distributed.dealt)},
-    false_cures={"another seed: another order, and again the same in every epoch": sick.but(batch_size=32)},
+    false_cures={"smaller batches: 32": sick.but(batch_size=32)},
     signature=signature,
     harm=0.0,
-    costs="Shuffling happens once: every image meets the same neighbours in the same batch, epoch after epoch, and each "
-    "process only ever sees its own half. On digits the accuracy does not suffer from that.",
+    costs="Shuffling happens once: every image meets the same neighbours in the same batch, epoch after epoch, and "
+    "each process only ever sees its own half. On digits the accuracy does not suffer from that.",
     symptom="Nothing in the curves. The processes see different samples, as they should, but each sees its own in one "
     "and the same order for ever.",
     mechanism="The sampler shuffles with seed + epoch, and the epoch stays 0 unless the loop sets it. All processes "
