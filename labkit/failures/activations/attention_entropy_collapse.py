@@ -56,8 +56,8 @@ failure = FailureMode(
     sick=sick,
     cures={"queries and keys of ordinary size": sick.but(model=models.vit)},
     false_cures={
-        "a learning rate of 0.01, to get away faster": sick.but(lr=0.01),
-        "clipping the gradient norm to 1": sick.but(clip=1.0),
+        "a learning rate of 0.01, to get away faster: 59 % right": sick.but(lr=0.01),
+        "clipping the gradient norm to 1: 60 % right": sick.but(clip=1.0),
     },
     signature=signature,
     harm=0.1,

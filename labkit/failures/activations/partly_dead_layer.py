@@ -58,10 +58,7 @@ failure = FailureMode(
         "batch normalisation before each ReLU": sick.but(normalisation="batch"),
         "PyTorch's own biases": sick.but(model=models.mlp),
     },
-    false_cures={
-        "leaky ReLU: units at -30 are alive and still add next to nothing": sick.but(activation="leaky_relu"),
-        "a higher learning rate: 0.01": sick.but(lr=0.01),
-    },
+    false_cures={"a higher learning rate: 0.01, 90 % right": sick.but(lr=0.01)},
     signature=signature,
     harm=0.01,
     costs="Two points of accuracy, a training loss three times as high, and the work for nine units in ten: "

@@ -39,8 +39,8 @@ failure = FailureMode(
     sick=sick,
     cures={"Xavier init": sick.but(init="xavier")},
     false_cures={
-        "Adam, which rescales what little gradient arrives": sick.but(optimizer="adam", lr=0.003),
-        "ten times the learning rate: 1": sick.but(lr=1.0),
+        "Adam, which rescales what little gradient arrives: 69 % right": sick.but(optimizer="adam", lr=0.003),
+        "ten times the learning rate, 1: 80 % right": sick.but(lr=1.0),
     },
     signature=signature,
     harm=0.15,

@@ -18,7 +18,7 @@ def evaluate_with_gradients(training, split) -> dict:
     with torch.enable_grad():
         results = [parts.score(training, x, y) for x, y in zip(split.x.split(1000), split.y.split(1000), strict=True)]
     training.model.train()
-    return {name: sum(each[name].item() for each in results) / len(split.y) for name in results[0]}
+    return {name: (sum(each[name] for each in results) / len(split.y)).detach() for name in results[0]}
 
 
 sick = healthy.but(evaluate=evaluate_with_gradients)
