@@ -85,5 +85,6 @@ failure = FailureMode(
         Knob("warmup", (1, 100), log=True),
         Knob("steps", (200, 800)),
     ),
-    cifar10={"momentum": 0.0, "lr": 0.1},
+    cifar10="Six points of accuracy are lost there too, but the training loss, still 1.3, rises by a tenth: too little to "
+    "tell it from a restart that does no harm.",
 )
