@@ -12,11 +12,11 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # Mean entropy of all heads in nats, at the first evaluation. Sixteen tokens looked at alike: 2.77. Healthy nets begin
-# at 2.7; scores times 10 begin at 0.8 and do no harm; times 200 at 0.1.
+# at 2.7, scores times 50 at 0.35 and times 200 at 0.1.
 COLLAPSED = 0.2
-STAYS = 0.5  # and it never comes back above this; here it ends at 0.04
-# Training loss that is left at the end: healthy nets reach 0.8 to 1.0 in 200 steps, collapsed ones 1.3 to 1.5.
-LEFT = 0.5
+STAYS = 0.5  # and it never comes back above this; here it stays below 0.12
+# Probe loss that is left at the end: healthy nets reach 0.54 to 0.75 in 200 steps, collapsed ones 1.04 to 1.23.
+LEFT = 0.9
 SCALE = 200.0
 
 
@@ -78,5 +78,5 @@ failure = FailureMode(
         Knob("steps", (100, 600)),
     ),
     learned={"mnist": 0.55},  # 200 steps, for the sake of time
-    cifar10="Two hundred steps of a small transformer reach a third of the photographs, too few to tell a twin apart.",
+    cifar10="Two hundred steps of this transformer get 31 % of the photographs right, and collapsed 28 %: too near to tell.",
 )

@@ -61,7 +61,7 @@ failure = FailureMode(
     false_cures={"a higher learning rate: 0.01, 90 % right": sick.but(lr=0.01)},
     signature=signature,
     harm=0.01,
-    costs="Two points of accuracy, a training loss three times as high, and the work for nine units in ten: "
+    costs="Two to five points of accuracy, a training loss three times as high, and the work for nine units in ten: "
     "the net has paid for 128 features and uses 13.",
     symptom="Nothing to see in the curves: the loss falls from the start and the accuracy looks respectable. It is "
     "a few points below what the same net can do.",

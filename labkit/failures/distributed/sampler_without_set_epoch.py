@@ -41,7 +41,7 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
-    title="Sampler without set_epoch",
+    title="Sampler that repeats its order",
     healthy=healthy,
     sick=sick,
     cures={"set_epoch before every epoch": sick.but(batches=distributed.dealt)},
