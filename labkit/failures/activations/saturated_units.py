@@ -1,0 +1,64 @@
+"""Weights of size 1 into tanh: nearly every unit sits at +1 or -1, where the slope and the gradient are gone."""
+
+import numpy as np
+
+from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import typical
+from labkit.recipe import Recipe
+from labkit.run import Run
+
+# Share of a layer's answers beyond 0.97 of the range, at the first step and as the median of the run. Healthy
+# tanh nets begin at 14 % and end at 69 % (sigmoid: 1 and 39 %); drawn from N(0, 1): 94 and 97 % (sigmoid: 90 and 91 %).
+SATURATED = 0.8
+# Validation accuracy that is missing at the end: healthy nets of this kind miss 6 to 14 points, these 16 to 35.
+MISSING = 0.1
+
+healthy = Recipe(depth=3, activation="tanh", init="xavier", momentum=0.0)
+sick = healthy.but(init="normal")
+
+
+def signature(run: Run) -> Evidence | None:
+    shares = run["activation_saturated"]
+    known = np.isfinite(shares).any(axis=0)
+    lasting = np.where(known, np.minimum(shares[0], typical(shares)), 0.0)  # already at the start, and to the end
+    place = int(np.nanargmax(lasting)) if known.any() else 0
+    if not lasting[place] > SATURATED or run.accuracy is None or not run.accuracy < 1 - MISSING:
+        return None
+    return Evidence(
+        seen=f"{lasting[place]:.0%} of the answers of {run.activations[place]} lie beyond 0.97 of the range, from the "
+        f"first step on, and the accuracy ends at {run.accuracy:.0%}",
+        usual="1 to 14 % at the first step, at most 70 % later",
+        onset=0,
+        place=run.activations[place],
+    )
+
+
+failure = FailureMode(
+    title="Saturated units",
+    healthy=healthy,
+    sick=sick,
+    cures={"Xavier init": sick.but(init="xavier")},
+    false_cures={
+        "Adam, which rescales what little gradient arrives: 69 % right": sick.but(optimizer="adam", lr=0.003),
+        "ten times the learning rate, 1: 80 % right": sick.but(lr=1.0),
+    },
+    signature=signature,
+    harm=0.15,
+    symptom="The first loss is far above chance level, and training creeps: no NaN, gradients of ordinary size in the "
+    "last layer, and an accuracy that stops far below the twin's.",
+    mechanism="784 weights of size 1 add up to sums of size 25, and tanh is flat beyond 3. A unit that always answers "
+    "+1 or -1 tells little about the image and passes back next to nothing.",
+    first_check="A histogram of each layer's answers before the first step: two spikes at the ends mean saturation.",
+    remedy="An init that keeps the sums near 1 (Xavier for tanh and sigmoid), normalised inputs, or a normalisation "
+    "layer before the activation.",
+    reference="Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010)",
+    shows="activation_saturated",
+    knobs=(
+        Knob("init", ("normal", "default", "xavier", "he")),
+        Knob("init_scale", (0.05, 1.0), log=True),
+        Knob("normalisation", ("none", "batch", "layer")),
+        Knob("lr", (0.01, 1.0), log=True),
+    ),
+    learned={"mnist": 0.8},  # the sigmoid net learns more slowly: 86 %
+    faces={"sigmoid": {"activation": "sigmoid"}},
+)

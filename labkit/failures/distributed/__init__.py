@@ -1,0 +1,1 @@
+"""What goes wrong only when several processes train together."""
