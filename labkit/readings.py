@@ -43,3 +43,11 @@ def worst_dead(run: Run) -> tuple[np.ndarray, str]:
         return np.zeros(len(dead)), ""
     place = int(np.nanargmax(dead[-1]))
     return dead[:, place], run.activations[place]
+
+
+def flat_start(run: Run, share: float = 0.02) -> int:
+    """How many steps the smoothed training loss stays within this share of its first value, from the start on."""
+    losses = run.smoothed()
+    with np.errstate(all="ignore"):
+        left = np.flatnonzero(~(np.abs(losses / losses[0] - 1) < share)) if len(losses) else ()
+    return int(left[0]) if len(left) else len(losses)
