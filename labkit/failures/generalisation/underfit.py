@@ -8,12 +8,12 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 HIGH = 0.5  # training loss as a share of ln(classes), at the end. Healthy: 0.02 to 0.1; two units: 0.6.
-GAP = 0.12  # validation minus training loss, in nats. Two units: 0.03 to 0.06; healthy photographs: 0.45 and more.
-LEVEL = 0.05  # fall of the training loss over the last third. Two units: 0 to 3 %; healthy runs: 20 to 60 %.
+GAP = 0.16  # validation minus training loss, in nats. Two units: 0.03 to 0.12; healthy photographs: 0.45 and more.
+LEVEL = 0.06  # fall of the training loss over the last third. Two units: 0 to 4 %; healthy runs: 11 to 60 %.
 LEARNED = 0.1  # fall of the training loss over the whole run: it has learned what it could
 MOVES = 1e-3  # median update as a share of the layer: the optimizer is at work
 
-healthy = Recipe(activation="tanh", optimizer="adam", lr=0.01)
+healthy = Recipe(activation="tanh", optimizer="adam", lr=0.005)
 sick = healthy.but(width=2)
 
 
@@ -68,5 +68,5 @@ failure = FailureMode(
         Knob("lr", (1e-3, 0.03), log=True),
         Knob("steps", (200, 800)),
     ),
-    cifar10={"lr": 0.003},  # 0.01 is too high for these larger inputs
+    cifar10={"lr": 0.003},  # 0.005 is too high for these larger inputs
 )

@@ -29,7 +29,7 @@ def signature(run: Run) -> Evidence | None:
     if turns[place] < TURNS or losses[-1] < RISE * losses[lowest] or curvature is None:
         return None
     reach = float(run["lr"][-1]) * curvature
-    if reach < BEYOND:
+    if not reach > BEYOND:  # NaN too
         return None
     return Evidence(
         seen=f"the gradient of {run.parameters[place]} changes its sign at {turns[place]:.0%} of the last steps, and the "
