@@ -181,16 +181,20 @@ def test_a_sharp_minimum_is_fitted_steep_and_reached_without_noise(run, found):
 UNDER = constants("underfit")
 
 
-def full(high=0.65, gap=0.05, level=0.0, learned=0.35, moves=0.01) -> Run:
+def full(high=0.65, gap=0.05, level=0.0, learned=0.35, moves=0.01, narrow=0.2) -> Run:
     """A training loss that ends at this share of ln 10, level since two thirds of the run."""
     end = high * math.log(10)
     probe = np.array([end / (1 - learned), end * 1.2, end * 1.1, end / (1 - level), end])
-    return hand_made(probe_loss=probe, val_loss=probe + gap, update_ratio=moves)
+    run = hand_made(probe_loss=probe, val_loss=probe + gap, update_ratio=moves)
+    run.traces["histogram"] = np.tile(np.array([784, 128, 10 * narrow, 10])[:, None], (5, 1, 2))
+    return run
 
 
 @pytest.mark.parametrize(
     ("run", "found"),
     [
+        (full(narrow=UNDER.NARROW * BELOW), True),
+        (full(narrow=UNDER.NARROW * ABOVE), False),
         (full(high=UNDER.HIGH * ABOVE), True),
         (full(high=UNDER.HIGH * BELOW), False),
         (full(gap=UNDER.GAP * BELOW), True),
@@ -240,10 +244,10 @@ def test_too_much_dropout_makes_training_harder_than_the_probe(run, found):
 SURE = constants("overconfidence")
 
 
-def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4) -> Run:
+def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4, skill=0.9) -> Run:
     """A validation loss that ends at this multiple of its lowest, and a confidence above the accuracy."""
     losses = 0.35 * np.array([6, 2, 1, (1 + rise) / 2, rise])
-    right = np.array([0.1, 0.6, 0.9, 0.9, 0.9 - lost])
+    right = np.array([0.1, 0.3, skill, skill, skill - lost])
     run = hand_made(val_loss=losses, val_accuracy=right, probe_loss=losses - gap)
     run.traces["val_confidence"] = right + sure
     return run
@@ -256,6 +260,8 @@ def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4) -> Run:
         (surer(rise=SURE.RISE * BELOW), False),
         (surer(sure=SURE.SURE * ABOVE), True),
         (surer(sure=SURE.SURE * BELOW), False),
+        (surer(skill=SURE.SKILL * ABOVE), True),
+        (surer(skill=SURE.SKILL * BELOW), False),
         (surer(lost=SURE.KEPT * BELOW), True),
         (surer(lost=SURE.KEPT * ABOVE), False),
         (surer(gap=SURE.GAP * BELOW), True),

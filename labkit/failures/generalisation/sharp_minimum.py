@@ -46,11 +46,11 @@ failure = FailureMode(
     "top eigenvalue over all 1,000 images is 6.2, and 2.2 after batches of 16.",
     symptom="The training loss is as low as it should be, and the validation accuracy a point lower than with small "
     "batches.",
-    mechanism="Descent can only rest in a minimum flatter than 2 over the learning rate, and the noise of small batches "
-    "throws it out of narrower ones than that. Without the noise and with a small rate every hole holds.",
+    mechanism="Descent can only rest in a minimum flatter than 2 over the learning rate, and the noise of small "
+    "batches throws it out of narrower ones than that. Without the noise and with a small rate every hole holds.",
     first_check="The top Hessian eigenvalue at the same training loss: a lower loss alone makes any net look flat.",
-    remedy="Smaller batches, or a learning rate that grows with the batch. The rate matters as much as the batch: 16 images "
-    "at half the rate end at an eigenvalue of 4.0 in place of 2.2.",
+    remedy="Smaller batches, or a learning rate that grows with the batch. The rate matters as much as the batch: 16 "
+    "images at half the rate end at an eigenvalue of 4.0 in place of 2.2.",
     reference="Keskar et al., On Large-Batch Training for Deep Learning: Generalization Gap and Sharp Minima (2017)",
     shows="gap",
     knobs=(

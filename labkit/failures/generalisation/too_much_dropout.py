@@ -7,8 +7,8 @@ from labkit.recipe import Recipe
 from labkit.run import Run
 
 # Loss of the last batches, with dropout, minus the loss on the probe, without. Digits: p = 0.2: 0.05; 0.5: 0.12;
-# 0.95: 0.8 nats. Photographs: p = 0.5: 0.25, 0.95: 0.4.
-EXTRA = 0.32
+# 0.95: 0.8 nats. On photographs 0.2 has 0.3 already, because the loss still falls.
+EXTRA = 0.5
 HIGH = 0.25  # probe loss as a share of ln(classes): p = 0.8 has an extra of 0.35 too, but learns (0.09); 0.95: 0.45
 
 healthy = Recipe(optimizer="adam", lr=0.003, dropout=0.2)
@@ -24,8 +24,8 @@ def signature(run: Run) -> Evidence | None:
     if not (np.isfinite(extra) and extra > EXTRA and probe > HIGH * np.log(run.facts.get("classes", 10))):
         return None
     return Evidence(
-        seen=f"the loss is {probe + extra:.2f} in training and {probe:.2f} on training images with {len(dropouts)} dropout "
-        "layer(s) switched off",
+        seen=f"the loss is {probe + extra:.2f} in training and {probe:.2f} on training images with dropout off "
+        f"({len(dropouts)} layers)",
         usual="0.05 to 0.15 nats between the two, with dropout of 0.2 to 0.5",
         onset=0,
         place=dropouts[-1],
@@ -48,8 +48,8 @@ failure = FailureMode(
     mechanism="With p = 0.95 a net of 128 units is a net of six, another six at every step, and the survivors are made "
     "twenty times as loud. The gradient is mostly the noise of that lottery.",
     first_check="The loss on the same training images with dropout on and off: a wide gap says that the noise rules.",
-    remedy="Lower p: 0.2 to 0.5 is usual for hidden layers. First see that the net overfits at all; a net that underfits "
-    "needs no dropout.",
+    remedy="Lower p: 0.2 to 0.5 is usual for hidden layers. First see that the net overfits at all; a net that "
+    "underfits needs no dropout.",
     reference="Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting (2014)",
     shows="losses",
     knobs=(
@@ -59,4 +59,5 @@ failure = FailureMode(
         Knob("depth", (2, 4)),
     ),
     also_causes=("underfit", "dead_relu"),
+    cifar10="In 400 steps on photographs dropout 0.2 opens a gap of 0.3 nats and 0.95 one of 0.4: too near to tell.",
 )

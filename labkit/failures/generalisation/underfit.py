@@ -7,6 +7,7 @@ from labkit.readings import typical
 from labkit.recipe import Recipe
 from labkit.run import Run
 
+NARROW = 1.0  # values in the narrowest hidden layer over values in the output. Here 0.2; healthy nets: 3 and more.
 HIGH = 0.5  # training loss as a share of ln(classes), at the end. Healthy: 0.02 to 0.1; two units: 0.6.
 GAP = 0.16  # validation minus training loss, in nats. Two units: 0.03 to 0.12; healthy photographs: 0.45 and more.
 LEVEL = 0.06  # fall of the training loss over the last third. Two units: 0 to 4 %; healthy runs: 11 to 60 %.
@@ -17,8 +18,21 @@ healthy = Recipe(activation="tanh", optimizer="adam", lr=0.005)
 sick = healthy.but(width=2)
 
 
+def narrowest(run: Run) -> tuple[float, str]:
+    """How many values the narrowest hidden layer has for each one of the output, and its name; from the histograms."""
+    values = run["histogram"][-1].sum(axis=-1)
+    hidden = values[1:-1]
+    if not len(hidden) or not values[-1] > 0 or not np.isfinite(values).all():
+        return np.inf, ""
+    place = int(np.argmin(hidden))
+    return float(hidden[place] / values[-1]), run.activations[1 + place]
+
+
 def signature(run: Run) -> Evidence | None:
     losses, steps = run["probe_loss"], run["val_step"]
+    narrow, place = narrowest(run)
+    if not narrow < NARROW:
+        return None
     if not np.isfinite([*losses, run["val_loss"][-1]]).all() or steps[-1] < 30:
         return None
     third = int(np.searchsorted(steps, steps[-1] * 2 / 3))
@@ -31,11 +45,12 @@ def signature(run: Run) -> Evidence | None:
     if not moves > MOVES:
         return None
     return Evidence(
-        seen=f"training loss {losses[-1]:.2f} and validation loss {run['val_loss'][-1]:.2f}, both level for the last third "
-        f"of the run, while updates of {moves:.1g} go on",
-        usual=f"a training loss below {HIGH * np.log(run.facts.get('classes', 10)):.1f} that still falls",
+        seen=f"training loss {losses[-1]:.2f} and validation loss {run['val_loss'][-1]:.2f}, both level for the last "
+        f"third of the run; {place} has {narrow:.1g} times as many units as there are answers",
+        usual="3 or more, and a training loss that still falls",
         onset=int(steps[third]),
-        confidence=0.7,
+        place=place,
+        confidence=0.8,
     )
 
 
@@ -43,10 +58,7 @@ failure = FailureMode(
     title="Underfitting",
     healthy=healthy,
     sick=sick,
-    cures={
-        "128 hidden units": sick.but(width=128),
-        "32 hidden units": sick.but(width=32),
-    },
+    cures={"128 hidden units": sick.but(width=128)},
     false_cures={
         "twice as many steps": sick.but(steps=800),
         "one more layer of two units": sick.but(depth=3),
@@ -58,7 +70,8 @@ failure = FailureMode(
     mechanism="All that the last layer learns of an image are two numbers, and ten digits do not lie apart in a plane. "
     "No optimizer finds a function that the net cannot express.",
     first_check="Training accuracy, before any thought of regularisation: low and level, with a gap of almost nothing.",
-    remedy="A larger net: more units first, more layers afterwards. More data and more steps do not help a net that is full.",
+    remedy="A larger net: more units first, more layers afterwards. More data and more steps do not help a net that "
+    "is full.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 5.2",
     shows="gap",
     knobs=(

@@ -54,8 +54,8 @@ failure = FailureMode(
     "much better than another. Steps of usual size have to cross this flat ground one by one.",
     first_check="Loss and gradient norm together: a flat loss with a gradient far below its later peak is a plateau, "
     "not the end of learning.",
-    remedy="Draw the weights so that each layer keeps the scale. Momentum or Adam cross the flat sooner. Do not take the "
-    "first flat stretch for convergence.",
+    remedy="Draw the weights so that each layer keeps the scale. Momentum or Adam cross the flat sooner. Do not take "
+    "the first flat stretch for convergence.",
     reference="Dauphin et al., Identifying and attacking the saddle point problem in high-dimensional non-convex "
     "optimization (2014)",
     shows="loss",

@@ -28,8 +28,8 @@ def signature(run: Run) -> Evidence | None:
     if growth < GROWTH or not steady > STEADY:
         return None
     return Evidence(
-        seen=f"the loss stays at {run['loss'][0]:.2f} for {flat} steps, while the gradient of {names[0]} grows steadily "
-        f"by a factor of {growth:.1g}, doubling every {flat * np.log(2) / np.log(growth):.0f} steps",
+        seen=f"the loss stays at {run['loss'][0]:.2f} for {flat} steps, while the gradient of {names[0]} grows "
+        f"steadily by a factor of {growth:.1g}, doubling every {flat * np.log(2) / np.log(growth):.0f} steps",
         usual="a loss that falls within 10 steps, and gradients that change by less than 10 times",
         onset=0,
         place=names[0],
@@ -55,9 +55,10 @@ failure = FailureMode(
     mechanism="With all weights near zero the two layers wait for each other: each one's gradient is proportional to "
     "the other's weights. The loss curves down, but the way out starts from almost nothing and only doubles "
     "every few steps.",
-    first_check="The first layer's gradient norm on a log axis: a straight line upwards says saddle, a level one plateau.",
-    remedy="Start away from the saddle, with an init that keeps the scale. Adam or momentum leave it sooner; the noise "
-    "of small batches does not, because at the saddle it shrinks with the weights.",
+    first_check="The first layer's gradient norm on a log axis: a straight line upwards says saddle, a level one "
+    "plateau.",
+    remedy="Start away from the saddle, with an init that keeps the scale. Adam or momentum leave it sooner; the "
+    "noise of small batches does not, because at the saddle it shrinks with the weights.",
     reference="Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks (2014)",
     shows="grad_norm",
     knobs=(

@@ -13,9 +13,7 @@ RISE = 1.3  # the smoothed loss at the end over its lowest. Healthy runs end nea
 BEYOND = 1.9  # learning rate times curvature: at 2 a step ends as high on the other wall. Here 2.08.
 
 # Least squares with one layer: the loss is a true quadratic, with a curvature of 50.8 wherever the weights are.
-healthy = Recipe(
-    depth=1, loss="mean_squared_error", samples=1000, batch_size=1000, momentum=0.0, lr=0.03, steps=150
-)
+healthy = Recipe(depth=1, loss="mean_squared_error", samples=1000, batch_size=1000, momentum=0.0, lr=0.03, steps=150)
 sick = healthy.but(lr=0.041)
 
 
@@ -32,8 +30,8 @@ def signature(run: Run) -> Evidence | None:
     if not reach > BEYOND:  # NaN too
         return None
     return Evidence(
-        seen=f"the gradient of {run.parameters[place]} changes its sign at {turns[place]:.0%} of the last steps, and the "
-        f"loss rose from {losses[lowest]:.2g} to {losses[-1]:.2g}; learning rate times curvature is {reach:.2f}",
+        seen=f"the gradient of {run.parameters[place]} changes its sign at {turns[place]:.0%} of the last steps, and "
+        f"the loss rose from {losses[lowest]:.2g} to {losses[-1]:.2g}; learning rate times curvature is {reach:.2f}",
         usual="below 2: a step that stays on its side of the valley, and signs that change at half of the steps",
         onset=lowest,
         place=run.parameters[place],
@@ -57,8 +55,8 @@ failure = FailureMode(
     mechanism="Across the valley the loss curves fifty times, along it hardly at all. A step longer than 2 over the "
     "curvature overshoots to a higher point of the other wall, so the swing grows while progress along the valley "
     "is drowned.",
-    first_check="The sign of one gradient over neighbouring steps, and the learning rate times the top Hessian eigenvalue: "
-    "above 2 there is no way down.",
+    first_check="The sign of one gradient over neighbouring steps, and the learning rate times the top Hessian "
+    "eigenvalue: above 2 there is no way down.",
     remedy="Lower the learning rate below 2 over the top eigenvalue: here three quarters of it is enough. Scaling the "
     "inputs makes the valley rounder, and momentum 0.9 nearly doubles the rate that is stable.",
     reference="Cohen et al., Gradient Descent on Neural Networks Typically Occurs at the Edge of Stability (2021)",
