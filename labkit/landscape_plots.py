@@ -30,50 +30,53 @@ def line(found: Slice | dict[str, Slice], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def contour(found: Slice, ax: Axes | None = None, levels: int = 14) -> Axes:
-    """Loss over two directions as a filled map; the cross is the net."""
+def contour(found: Slice, ax: Axes | None = None, top: float | None = None) -> Axes:
+    """Loss over two directions as a filled map, cut at `top`; the cross is the net."""
     ax = ax or new_axes()
-    image = ax.contourf(found.distances, found.distances, found.losses, levels=levels, cmap="cividis")
-    ax.contour(found.distances, found.distances, found.losses, levels=levels, colors="white", linewidths=0.3)
-    ax.plot(0, 0, marker="+", color=ROLES["sick"]["color"], markersize=10, markeredgewidth=2)
-    ax.figure.colorbar(image, ax=ax, label="loss")
+    levels = np.linspace(found.losses.min(), top or found.losses.max(), 15)
+    places = (found.distances, found.distances, found.losses)
+    image = ax.contourf(*places, levels=levels, cmap="cividis", extend="max" if top else "neither")
+    ax.contour(*places, levels=levels, colors="white", linewidths=0.3)
+    ax.plot(0, 0, marker="+", color=ROLES["sick"]["color"], markersize=11, markeredgewidth=2.2)
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, format="%.1f")
+    ax.set_aspect("equal")
     return ax
 
 
-def surface(found: Slice, ax, top: float | None = None) -> Axes:
+def surface(found: Slice, ax: Axes, top: float | None = None) -> Axes:
     """Loss over two directions as a surface on a 3-D axis, cut at `top`; the dot is the net."""
     heights = np.clip(found.losses, None, top)
+    limits = {"vmin": found.losses.min(), "vmax": top or found.losses.max()}
     across, along = np.meshgrid(found.distances, found.distances)
-    ax.plot_surface(across, along, heights, cmap="cividis", rstride=1, cstride=1, linewidth=0.15, edgecolor="white")
-    ax.plot([0], [0], [found.here], marker="o", color=ROLES["sick"]["color"], markersize=6, zorder=10)
-    ax.set_zlim(top=top)
-    ax.set_zlabel("loss")
+    ax.plot_surface(
+        across, along, heights, cmap="cividis", rstride=1, cstride=1, **limits, linewidth=0.2, edgecolor="w"
+    )
+    ax.plot([0], [0], [found.here], marker="o", color=ROLES["sick"]["color"], markersize=7, zorder=10)
+    ax.set_zlim(limits["vmin"], limits["vmax"])
+    ax.tick_params(labelsize="x-small", pad=0)
+    ax.set_box_aspect((1, 1, 0.8), zoom=1.15)
     return ax
 
 
 def landscape_picture(seed: int = 0) -> Figure:
-    """Saddle, plateau, sharp and flat minimum: a surface of each, and a map beneath it."""
-    figure = Figure(figsize=(16, 8.2), layout="constrained")
-    places = {
-        "Saddle: up one way, down the other": saddle(seed),
-        "Plateau: level, and the way down is far": plateau(seed),
-        "Sharp minimum: one batch of all images": minimum("sick", seed),
-        "Flat minimum: batches of 16": minimum("healthy", seed),
-    }
-    tops = _shared_top(list(places.values())[2:])
-    for column, (title, found) in enumerate(places.items()):
-        ax = figure.add_subplot(2, 4, column + 1, projection="3d")
-        top = tops if column > 1 else None
-        surface(found, ax, top)
-        ax.set_title(title, fontsize="large", loc="left")
-        flat = figure.add_subplot(2, 4, column + 5)
-        contour(Slice(found.distances, np.clip(found.losses, None, top)), flat)
+    """Saddle, plateau, sharp and flat minimum: a surface of each, and its map beneath. Trains four small nets."""
+    sharp, flat = minimum("sick", seed), minimum("healthy", seed)
+    top = float(np.percentile(sharp.losses, 90))  # one height for both, so that steep looks steep beside flat
+    panels = (
+        ("Saddle: down one way, up the other", saddle(seed), None, "towards the escape", "one layer turned round"),
+        ("Plateau: level, and the way down is far", plateau(seed), None, "towards the escape", "at random"),
+        ("Sharp minimum: all 1,000 images in a batch", sharp, top, "steepest direction", "at random"),
+        ("Flat minimum: batches of 16", flat, top, "steepest direction", "at random"),
+    )
+    figure = Figure(figsize=(16, 7.6), layout="constrained")
+    for column, (title, found, height, across, along) in enumerate(panels, start=1):
+        upper, lower = figure.add_subplot(2, 4, column, projection="3d"), figure.add_subplot(2, 4, column + 4)
+        surface(found, upper, height)
+        upper.set_title(title, fontsize="large")
+        contour(found, lower, height)
+        lower.set_xlabel(across)
+        lower.set_ylabel(along)
     return figure
-
-
-def _shared_top(slices: list[Slice]) -> float:
-    """One height for all of them, so that steep looks steep beside flat."""
-    return float(max(np.percentile(each.losses, 90) for each in slices))
 
 
 # --- the nets -------------------------------------------------------------------------------------
@@ -87,17 +90,17 @@ def saddle(seed: int = 0, points: int = POINTS) -> Slice:
     """
     recipe = FAILURES["saddle_point"].sick.but(seed=seed, steps=250, evaluate_every=0)
     training, (start,) = _trained(recipe, {0})
-    escape = line_between(training.model, start)
+    escape = _from(start, training)
     last = f"layer{recipe.depth}"
     against = {name: -part if name.startswith(last) else part for name, part in escape.items()}
-    return _over(training, start, escape, against, span=0.6, points=points)
+    return _over(training, escape, against, span=0.6, points=points)
 
 
 def plateau(seed: int = 0, points: int = POINTS) -> Slice:
     """Half-way across the flat; the first direction leads to where the net is after the escape."""
     training, (start,) = _trained(FAILURES["plateau"].sick.but(seed=seed, evaluate_every=0), {ON_THE_FLAT})
-    escape = line_between(training.model, start)
-    return _over(training, start, escape, None, span=1.0, points=points)
+    escape = _from(start, training)
+    return _over(training, escape, None, span=1.0, points=points)
 
 
 def minimum(role: str, seed: int = 0, points: int = POINTS) -> Slice:
@@ -105,7 +108,7 @@ def minimum(role: str, seed: int = 0, points: int = POINTS) -> Slice:
     training, _ = _trained(FAILURES["sharp_minimum"].recipes(seed=seed)[role].but(evaluate_every=0), set())
     x, y = training.data.train
     _, steepest = top_eigenpair(training.model, training.recipe.loss, x, y)
-    return _over(training, None, steepest, random_direction(training.model, seed), span=1.0, points=points)
+    return _over(training, steepest, random_direction(training.model, seed), span=1.0, points=points)
 
 
 def _trained(recipe: Recipe, at: set[int]) -> tuple[Training, list[dict[str, torch.Tensor]]]:
@@ -114,17 +117,26 @@ def _trained(recipe: Recipe, at: set[int]) -> tuple[Training, list[dict[str, tor
 
     def keep(recorder) -> None:
         if recorder.steps in at:
-            kept.append({name: weight.detach().clone() for name, weight in training.model.named_parameters()})
+            kept.append(weights_of(training.model))
 
-    keep(type("Before", (), {"steps": 0}))
+    if 0 in at:
+        kept.append(weights_of(training.model))
     training.run(each_step=keep, instruments=False, progress=False)
     return training, kept
 
 
-def _over(training: Training, start, first, second, *, span: float, points: int) -> Slice:
-    """The plane of two directions around a state of the net; around the net as it is where none is given."""
-    if start is not None:
-        first = {name: -part for name, part in first.items()}  # it was measured from the end
-        training.model.load_state_dict(start, strict=False)
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def _from(start: dict[str, torch.Tensor], training: Training) -> dict[str, torch.Tensor]:
+    """The way from an earlier state of the net to the present one; the net is put back to the start of it."""
+    end = weights_of(training.model)
+    training.model.load_state_dict(start, strict=False)
+    return line_between(training.model, end)
+
+
+def _over(training: Training, first, second, *, span: float, points: int) -> Slice:
+    """The plane of two directions around the net, on some of its training images."""
     x, y = (part[:SAMPLES] for part in training.data.train)
     return slice_2d(training.model, training.recipe.loss, x, y, first, second, span=span, points=points)

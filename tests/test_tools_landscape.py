@@ -181,3 +181,17 @@ def test_the_direction_has_length_one_over_all_weights():
     _, direction = top_eigenpair(model, cross_entropy, x, y)
     assert set(direction) == set(dict(model.named_parameters()))
     assert sum(part.square().sum() for part in direction.values()).item() == pytest.approx(1, rel=1e-4)
+
+
+# --- the drawings ---------------------------------------------------------------------------------
+
+
+def test_a_line_and_a_map_can_be_drawn_of_any_slice():
+    from labkit.landscape_plots import contour, line
+
+    along = slice_1d(Quadratic(4.0, 1.0), itself, None, None, ALONG, points=5)
+    ax = line({"steep": along, "again": along})
+    assert [each.get_text() for each in ax.get_legend().get_texts()] == ["steep", "again"]
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), along.losses)
+    ax = contour(slice_2d(Quadratic(2.0, -6.0), itself, None, None, ALONG, ACROSS, points=5))
+    assert ax.get_aspect() == 1 and len(ax.figure.axes) == 2  # the map and its scale

@@ -59,7 +59,8 @@ failure = FailureMode(
     "plateau.",
     remedy="Start away from the saddle, with an init that keeps the scale. Adam or momentum leave it sooner; the "
     "noise of small batches does not, because at the saddle it shrinks with the weights.",
-    reference="Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks (2014)",
+    reference="Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks "
+    "(2014)",
     shows="grad_norm",
     knobs=(
         Knob("init_scale", (1e-8, 0.1), log=True),
