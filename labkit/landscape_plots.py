@@ -72,7 +72,7 @@ def landscape_picture(seed: int = 0) -> Figure:
     for column, (title, found, height, across, along) in enumerate(panels, start=1):
         upper, lower = figure.add_subplot(2, 4, column, projection="3d"), figure.add_subplot(2, 4, column + 4)
         surface(found, upper, height)
-        upper.set_title(title, fontsize="large")
+        upper.set_title(title, fontsize="medium")
         contour(found, lower, height)
         lower.set_xlabel(across)
         lower.set_ylabel(along)
