@@ -7,8 +7,9 @@ from labkit.readings import flat_start, matrix_layers
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-LONG = 75  # steps without progress at the start. Healthy runs leave within 10, momentum after 61; here 171 to 174, or 93
-# on photographs.
+# Steps without progress at the start. Healthy runs leave within 10, momentum after 61; here 171 to 174, on photographs
+# after 93.
+LONG = 75
 # The first layer's gradient at the end of the flat stretch over its first. A plateau: 2 to 8; this saddle: 1e5.
 GROWTH = 1e3
 STEADY = 0.95  # correlation of its logarithm with the step: an exponential is a straight line there (here 0.99)
