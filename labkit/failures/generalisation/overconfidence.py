@@ -6,7 +6,7 @@ from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-# Validation loss at the end over its lowest. Weight decay 1: 1.0 to 1.1; none: 1.25 to 1.35; 10,000 samples: 1.17.
+# Validation loss at the end over its lowest. Weight decay 1: 1.0 to 1.05; none: 1.21 to 1.28; 10,000 samples: 1.17.
 RISE = 1.15
 # Mean confidence minus accuracy. 10,000 samples: 0.02 to 0.03; sick runs: 0.055 to 0.065. A thousand samples have 0.055
 # too, with a loss that rises by 7 to 12 % only.
@@ -66,5 +66,5 @@ failure = FailureMode(
         Knob("dropout", (0.0, 0.7)),
         Knob("lr", (1e-3, 0.01), log=True),
     ),
-    cifar10="On 2,000 photographs a perceptron does not grow too sure of what it knows, it overfits outright.",
+    cifar10="On 2,000 photographs the perceptron overfits outright: its validation loss triples, from 2.0 to 6.4.",
 )
