@@ -135,3 +135,11 @@ def hidden_sizes(run: Run) -> tuple[float, np.ndarray, float]:
     """Spread of the inputs, of each hidden activation and of the outputs in the first forward pass."""
     sizes = np.asarray(run["activation_std"][0], dtype=np.float64)
     return float(sizes[0]), sizes[1:-1], float(sizes[-1])
+
+
+def flat_start(run: Run, share: float = 0.02) -> int:
+    """How many steps the smoothed training loss stays within this share of its first value, from the start on."""
+    losses = run.smoothed()
+    with np.errstate(all="ignore"):
+        left = np.flatnonzero(~(np.abs(losses / losses[0] - 1) < share)) if len(losses) else ()
+    return int(left[0]) if len(left) else len(losses)

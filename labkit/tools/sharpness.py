@@ -11,25 +11,32 @@ def top_eigenvalue(model, loss, x, y, iterations: int = 20, seed: int = 0) -> fl
     Power iteration with Hessian-vector products from autograd. 20 iterations bring a trained MNIST
     net within a few per cent; the sign is kept, so a negative value means a saddle or a maximum.
     """
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return top_eigenpair(model, loss, x, y, iterations, seed)[0]
+
+
+def top_eigenpair(
+    model, loss, x, y, iterations: int = 20, seed: int = 0
+) -> tuple[float, dict[str, torch.Tensor] | None]:
+    """The same eigenvalue and its direction: parameter name -> tensor, of length 1 over all; None without curvature."""
+    names, weights = zip(*((name, each) for name, each in model.named_parameters() if each.requires_grad), strict=True)
     gradients = torch.autograd.grad(loss(model(x), y), weights, create_graph=True, materialize_grads=True)
     curved = [gradient.requires_grad for gradient in gradients]  # not where the loss is linear or does not look
     if not any(curved):
-        return 0.0
+        return 0.0, None
     gradients = list(itertools.compress(gradients, curved))
     generator = torch.Generator().manual_seed(seed)
-    direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
-    eigenvalue = 0.0
+    following = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
+    eigenvalue, direction = 0.0, None
     for _ in range(iterations):
-        length = _norm(direction)
+        length = _norm(following)
         if length == 0:
-            return 0.0
-        direction = [part / length for part in direction]
+            return 0.0, None
+        direction = [part / length for part in following]
         along = list(itertools.compress(direction, curved))
         product = torch.autograd.grad(gradients, weights, along, retain_graph=True, materialize_grads=True)
         eigenvalue = sum((a * b).sum() for a, b in zip(product, direction, strict=True)).item()
-        direction = [part.detach() for part in product]
-    return eigenvalue
+        following = [part.detach() for part in product]
+    return eigenvalue, dict(zip(names, direction, strict=True)) if direction else None
 
 
 @torch.no_grad()
