@@ -51,14 +51,17 @@ def contract(
 
 def examine(name: str, seed: int, dataset: str) -> Outcome:
     """Play one mode with one seed, and judge it."""
-    if seed not in _known:
-        _known.clear()  # of another seed: nobody will ask for it again
     mode = FAILURES[name]
     recipes = mode.recipes(dataset=dataset, seed=seed)
-    return judge(play(mode, recipes, _known.setdefault(seed, {}), progress=False))
+    known = {recipe: run for recipe, run in _twins.items() if recipe.seed == seed}
+    study = play(mode, recipes, known, progress=False)
+    _twins.clear()
+    _twins.update({recipe: run for recipe, run in known.items() if recipe not in (recipes["sick"], recipes["cured"])})
+    _twins[recipes["healthy"]] = study.healthy
+    return judge(study)
 
 
-_known: dict[int, dict[Recipe, Run]] = {}  # the runs of one seed, in this process
+_twins: dict[Recipe, Run] = {}  # the healthy runs of one seed, in this process: many modes share theirs
 
 
 def judge(study: Study) -> Outcome:

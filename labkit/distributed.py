@@ -78,7 +78,8 @@ def train_together(recipe, **options) -> Run:
             arguments = (rank, recipe, store.port, far_end, options)
             workers.append(context.Process(target=work, args=arguments, daemon=True))
             pipes.append(pipe)
-            workers[-1].start()
+            with usual_start_method(context):
+                workers[-1].start()
             far_end.close()
         return joined([receive(pipe, rank) for rank, pipe in enumerate(pipes)])
     finally:
@@ -86,6 +87,17 @@ def train_together(recipe, **options) -> Run:
             pipe.close()
             worker.terminate()
             worker.join()
+
+
+@contextlib.contextmanager
+def usual_start_method(context):
+    """A process of joblib's has a start method of its own, which it hands on, and which no child would know."""
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method(context.get_start_method(), force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)
 
 
 def receive(pipe, rank: int) -> tuple[Run, np.ndarray]:
