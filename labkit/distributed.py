@@ -76,15 +76,17 @@ def train_together(recipe, **options) -> Run:
         for rank in range(recipe.processes):
             pipe, far_end = context.Pipe()
             arguments = (rank, recipe, store.port, far_end, options)
-            workers.append(context.Process(target=work, args=arguments, daemon=True))
+            worker = context.Process(target=work, args=arguments, daemon=True)
             pipes.append(pipe)
             with usual_start_method(context):
-                workers[-1].start()
+                worker.start()
+            workers.append(worker)
             far_end.close()
         return joined([receive(pipe, rank) for rank, pipe in enumerate(pipes)])
     finally:
-        for worker, pipe in zip(workers, pipes, strict=True):
+        for pipe in pipes:
             pipe.close()
+        for worker in workers:
             worker.terminate()
             worker.join()
 
@@ -143,7 +145,7 @@ def joined(results: list[tuple[Run, np.ndarray]]) -> Run:
     (run, own), *others = results
     epoch = first_repeat(own)
     seen = np.concatenate([prints[:epoch] for _, prints in others])
-    run.facts["rank_overlap"] = float(np.isin(own[:epoch], seen).mean())
+    run.facts["rank_overlap"] = float(np.isin(own[:epoch], seen).mean()) if epoch else 0.0
     run.facts["processes"] = len(results)
     return run
 
