@@ -78,9 +78,5 @@ failure = FailureMode(
         Knob("steps", (100, 600)),
     ),
     learned={"mnist": 0.55},  # 200 steps, for the sake of time
-<<<<<<< HEAD
-    cifar10="200 steps of this transformer get 31 % of the photographs right, and collapsed 28 %: too near to tell.",
-=======
     cifar10="In 200 steps this transformer gets 31 % of the photographs right, and collapsed 28 %: too near to tell.",
->>>>>>> modes-activations
 )

@@ -6,12 +6,8 @@ from labkit.parts import shuffled
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-<<<<<<< HEAD
-# Share of a process's first epoch that another process saw too. Dealt by a sampler: 0; the same order in both: 1.
-=======
 # Share of a process's first epoch that another process saw too. Dealt by a sampler: 0 to 0.001 (an epoch is counted up
 # to the first sample that comes again, which may be one or two too many); the same order in both: 1.
->>>>>>> modes-activations
 # Two orders of their own (different seeds) over one data set meet by chance, and within a whole epoch entirely.
 OVERLAP = 0.5
 
