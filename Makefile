@@ -14,7 +14,7 @@ RUN = $(VENV)/bin/python -m
 BASE = $(VENV)/.installed
 TEST = $(VENV)/.installed-$(TEST_EXTRAS)
 
-.PHONY: help poster lab test lint format bench doctor clean
+.PHONY: help poster lab test contract lint format bench doctor clean
 .NOTPARALLEL:
 
 help: ## show this list
@@ -28,6 +28,9 @@ lab: $(BASE) ## open JupyterLab on the course
 
 doctor: $(BASE) ## check that the lab can run on this machine
 	$(RUN) labkit doctor
+
+contract: $(BASE) ## play every failure mode with five seeds: does it fail, is it named, is it cured?
+	$(RUN) labkit clinic --contract --seeds 5 --jobs 2
 
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench

@@ -82,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
     clinic.add_argument("--dataset", default="mnist", help="mnist or cifar10")
     clinic.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in")
     clinic.add_argument("--out", metavar="FILE.md", help="write the table as a page, with its conditions")
+    landscape = command(
+        "landscape", draw_landscape, "saddle, plateau, sharp and flat minimum of trained nets", json=False
+    )
+    landscape.add_argument("--out", metavar="FILE", default="landscape.png", help=".png (default), .pdf or .svg")
+    landscape.add_argument("--seed", type=int, default=0)
     lessons = command("lessons", make_lessons, "make the generated parts of the documentation anew", json=False)
     lessons.add_argument("--check", action="store_true", help="change nothing; fail where something is out of date")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
@@ -213,6 +218,15 @@ def hold_clinic(options) -> int:
         with written_whole(options.out) as stream:
             stream.write(clinic.in_markdown(outcomes, options.dataset).encode())
     return 0 if all(each.kept for each in outcomes) else 1
+
+
+def draw_landscape(options) -> None:
+    from labkit.plots import picture_kind, save
+
+    picture_kind(options.out)  # a wrong name is an error before anything is trained
+    from labkit.landscape_plots import landscape_picture
+
+    print(f"picture: {save(landscape_picture(options.seed), options.out)}")
 
 
 def make_lessons(options) -> int:

@@ -61,4 +61,5 @@ failure = FailureMode(
     ),
     learned={"mnist": 0.8},  # the sigmoid net learns more slowly: 86 %
     faces={"sigmoid": {"activation": "sigmoid"}},
+    also_causes=("init_too_large",),
 )

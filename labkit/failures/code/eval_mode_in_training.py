@@ -66,5 +66,12 @@ failure = FailureMode(
     "Covariate Shift (2015)",
     shows="train_mode",
     knobs=(Knob("inputs", ("normalised", "unit", "raw")), Knob("lr", (1e-3, 0.3), log=True)),
-    also_causes=("dead_relu", "learning_rate_too_high", "vanishing_gradients"),
+    also_causes=(
+        "dead_relu",
+        "learning_rate_too_high",
+        "vanishing_gradients",
+        "inputs_not_normalised",
+        "exploding_gradients",
+        "runaway_weights",
+    ),
 )

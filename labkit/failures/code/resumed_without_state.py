@@ -88,4 +88,5 @@ failure = FailureMode(
     ),
     cifar10="Six points of accuracy are lost there too, but the training loss ends at 1.44 instead of 1.30: too little "
     "to tell it from a restart that does no harm.",
+    also_causes=("overconfidence",),
 )

@@ -69,4 +69,5 @@ failure = FailureMode(
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 6.2.2.3",
     shows="probe_loss",
     knobs=(Knob("lr", (0.01, 1.0), log=True), Knob("optimizer", ("sgd", "adam")), Knob("steps", (100, 1000))),
+    also_causes=("plateau",),
 )

@@ -80,5 +80,8 @@ failure = FailureMode(
     reference="PyTorch documentation, torch.optim: constructing it (2.13)",
     shows="update_ratio",
     knobs=(Knob("lr", (0.01, 1.0), log=True), Knob("momentum", (0.0, 0.9)), Knob("depth", (2, 4))),
-    also_causes=("zero_grad_missing",),
+    also_causes=(
+        "zero_grad_missing",
+        "underfit",
+    ),
 )

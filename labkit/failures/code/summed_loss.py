@@ -67,5 +67,11 @@ failure = FailureMode(
     reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017)",
     shows="loss",
     knobs=(Knob("lr", (1e-4, 1.0), log=True), Knob("batch_size", (16, 512), log=True), Knob("clip", (None, 1.0))),
-    also_causes=("learning_rate_too_high", "learning_rate_too_low", "dead_relu", "vanishing_gradients"),
+    also_causes=(
+        "learning_rate_too_high",
+        "learning_rate_too_low",
+        "dead_relu",
+        "vanishing_gradients",
+        "dead_relu_by_learning_rate",
+    ),
 )

@@ -87,6 +87,11 @@ failure = FailureMode(
         Knob("clip", (None, 1.0)),
         Knob("optimizer", ("sgd", "adam")),
     ),
-    also_causes=("dead_relu", "learning_rate_too_high", "vanishing_gradients"),
+    also_causes=(
+        "dead_relu",
+        "learning_rate_too_high",
+        "vanishing_gradients",
+        "runaway_weights",
+    ),
     cifar10={"lr": 0.01},  # at LR 0.1 the sum throws the larger net to 1e16, and other failures drown the picture
 )

@@ -70,5 +70,9 @@ failure = FailureMode(
         Knob("optimizer", ("sgd", "adam")),
         Knob("clip", (None, 1.0)),
     ),
-    also_causes=("learning_rate_too_high", "dead_relu"),
+    also_causes=(
+        "learning_rate_too_high",
+        "dead_relu",
+        "dead_relu_by_learning_rate",
+    ),
 )

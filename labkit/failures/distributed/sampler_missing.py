@@ -56,4 +56,8 @@ failure = FailureMode(
         Knob("processes", (2, 3, 4)),
     ),
     cifar10="It is about how samples are dealt out and not about what they show: photographs would only take longer.",
+    also_causes=(
+        "batch_too_small",
+        "overconfidence",
+    ),
 )

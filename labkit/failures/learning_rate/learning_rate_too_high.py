@@ -63,7 +63,11 @@ failure = FailureMode(
         Knob("optimizer", ("sgd", "adam")),
         Knob("clip", (None, 1.0)),
     ),
-    also_causes=("dead_relu", "vanishing_gradients"),
+    also_causes=(
+        "dead_relu",
+        "vanishing_gradients",
+        "dead_relu_by_learning_rate",
+    ),
     faces={"two_layers": {"depth": 2}},  # no NaN at all: a jump, then silent death at chance level
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
 )

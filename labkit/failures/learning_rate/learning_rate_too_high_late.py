@@ -69,4 +69,5 @@ failure = FailureMode(
     ),
     cifar10={"activation": "relu", "lr": 0.2, "momentum": 0.0},  # LR 0.5 diverges on these larger inputs
     costs="the loss ends three to five times as high as with decay",
+    also_causes=("overconfidence",),
 )

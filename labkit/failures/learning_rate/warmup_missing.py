@@ -74,4 +74,5 @@ failure = FailureMode(
         Knob("depth", (1, 4)),
     ),
     learned={"mnist": 0.6, "cifar10": 0.25},  # two small blocks and 200 steps: 70 to 83 %, and 31 %
+    also_causes=("attention_entropy_collapse",),
 )

@@ -64,6 +64,10 @@ failure = FailureMode(
         Knob("lr", (0.001, 0.3), log=True),
         Knob("optimizer", ("sgd", "adam")),
     ),
-    also_causes=("learning_rate_too_high", "dead_relu"),
+    also_causes=(
+        "learning_rate_too_high",
+        "dead_relu",
+        "learning_rate_too_high_late",
+    ),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
 )
