@@ -137,7 +137,9 @@ def update_ratio(thing, ax: Axes | None = None) -> Axes:
     """Size of one update beside the weights it changes, of the layer where it is largest, with its healthy band."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        ax.plot(run["step"], _positive(run["update_ratio"].max(axis=1)), **style, label=label)
+        largest = run["update_ratio"].max(axis=1, initial=0)
+        ax.plot(run["step"], _positive(largest), **style, label=label)
+        note_zeros(largest, style, label, ax)
     return _finish(ax, "largest layer", "Update / weight", log=True, band="update_ratio")
 
 
@@ -189,7 +191,7 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     ax = ax or new_axes()
     largest = []
     for style, run, label in _lines(thing):
-        if name not in run:  # a run that ended before its first step
+        if name not in run or not len(run[name]):  # a run that ended before its first step
             continue
         values = run[name].reshape(len(run[name]), -1).astype(np.float64)
         values = np.where(np.isfinite(values), values, -np.inf).max(axis=1, initial=-np.inf)
@@ -334,15 +336,27 @@ def new_axes() -> Axes:
 
 
 def mark_nonfinite(run: Run, ax: Axes) -> None:
-    """A cross on the upper edge at the first non-finite step."""
-    if origin := run.facts.get("first_nonfinite"):
+    """A cross on the upper edge at the first non-finite step, or at the error that ended the run."""
+    words = {"NaN": run.facts.get("first_nonfinite")}
+    if error := run.facts.get("error"):
+        words = {error["kind"]: error}
+    for word, origin in words.items():
+        if not origin:
+            continue
         place = (origin["step"], 0.96)
         transform = ax.get_xaxis_transform()
         ax.plot(*([value] for value in place), "X", color="black", markersize=7, transform=transform, zorder=5)
         late = place[0] > ax.dataLim.x1 / 2  # on the right half the words stand to the left of the cross
         side = {"xytext": (-7, 0), "ha": "right"} if late else {"xytext": (7, 0), "ha": "left"}
         offset = side | {"textcoords": "offset points", "va": "center"}
-        ax.annotate(f"NaN at step {place[0]}", place, xycoords=transform, fontsize="small", **offset)
+        ax.annotate(f"{word} at step {place[0]}", place, xycoords=transform, fontsize="small", **offset)
+
+
+def note_zeros(values: np.ndarray, style: dict, label: str, ax: Axes) -> None:
+    """A log axis has no place for 0: where a line is 0 throughout, words say so."""
+    if len(values) and not np.any(np.nan_to_num(values)):
+        place = {"xy": (0.03, 0.05), "xycoords": "axes fraction", "fontsize": "small", "fontweight": "bold"}
+        ax.annotate(f"{label}: 0 at every step", color=style["color"], **place)
 
 
 def _lines(thing) -> list[tuple[dict, Run, str]]:

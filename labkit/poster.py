@@ -1,6 +1,7 @@
 """One page to hang above the desk: the healthy run and the failures, each a card drawn from real runs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import joblib
@@ -117,13 +118,12 @@ def draw(
     cards = [studies[0], *studies]  # the first place is for the healthy run
     per_page = COLUMNS * ROWS
     groups = [cards[start : start + per_page] for start in range(0, len(cards), per_page)]
+    last = _tables_pages(studies, paper, len(groups), _provenance(studies, remake)) if tables else []
     pages = []
     for number, group in enumerate(groups):
         with matplotlib.rc_context({"hatch.linewidth": 0.5}):
-            pages.append(_page(group, paper, number, len(groups) + tables, _provenance(studies, remake)))
-    if tables:
-        pages.append(_tables_page(studies, paper, len(pages) + 1, _provenance(studies, remake)))
-    return pages
+            pages.append(_page(group, paper, number, len(groups) + len(last), _provenance(studies, remake)))
+    return pages + last
 
 
 def _page(group: list[Study], paper: str, number: int, of: int, provenance: str) -> Sheet:
@@ -148,22 +148,60 @@ def _page(group: list[Study], paper: str, number: int, of: int, provenance: str)
     return sheet
 
 
-def _tables_page(studies: list[Study], paper: str, number: int, provenance: str) -> Sheet:
-    """The last page of the atlas: losses that look alike, and how early each instrument sees a failure."""
-    sheet = Sheet(paper)
-    sheet.titles = ["Look-alikes", "Lead time"]
-    _header(sheet, f"page {number} of {number}")
-    _footer(sheet, provenance)
-    box = Box(MARGIN, MARGIN + HEADER, sheet.width - 2 * MARGIN, sheet.height - MARGIN - HEADER - FOOTER - MARGIN)
-    above = box.height * 0.42
-    pairs = [
+def _tables_pages(studies: list[Study], paper: str, before: int, provenance: str) -> list[Sheet]:
+    """The last pages of the atlas: losses that look alike, and how early each instrument sees a failure."""
+    tables = [look_alike_table(studies), lead_time_table(studies)]
+    parts = [part for table in tables for part in table.parts(ROWS_PER_TABLE)]
+    if sum(len(table.rows) for table in tables) <= ROWS_PER_TABLE:
+        groups = [parts]  # both fit on one page
+    else:
+        groups = [[part] for part in parts]
+    pages = []
+    for number, group in enumerate(groups, start=before + 1):
+        sheet = Sheet(paper)
+        sheet.titles = [table.title for table in group]
+        _header(sheet, f"page {number} of {before + len(groups)}")
+        _footer(sheet, provenance)
+        box = Box(MARGIN, MARGIN + HEADER, sheet.width - 2 * MARGIN, sheet.height - MARGIN - HEADER - FOOTER - MARGIN)
+        shares = [0.42, 0.58] if len(group) > 1 else [1.0]
+        for table, share in zip(group, shares, strict=True):
+            height = box.height * share - (GUTTER if share < 0.5 else 0)
+            _table(sheet, Box(box.x, box.y, box.width, height), table.title, table.note, [table.head, *table.rows])
+            box = Box(box.x, box.y + height + GUTTER, box.width, box.height)
+        pages.append(sheet)
+    return pages
+
+
+ROWS_PER_TABLE = 36  # on a page of its own a table of so many rows is still read without a glass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words with a title, a note and a head."""
+
+    title: str
+    note: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def parts(self, count: int) -> list["Table"]:
+        """The same in pieces of at most so many rows."""
+        starts = range(0, max(1, len(self.rows)), count)
+        return [replace(self, rows=self.rows[start : start + count]) for start in starts]
+
+
+def look_alike_table(studies: list[Study]) -> Table:
+    rows = [
         (FAILURES[pair.one].title, FAILURES[pair.other].title, f"{pair.difference:.1%}",
          pair.instrument or "no instrument", *(f"{value:.2g}" for value in pair.readings))
         for pair in atlas.look_alikes(studies)
     ]  # fmt: skip
-    heads = ("failure", "looks like", "losses differ by", "told apart by", "first", "second")
+    head = ("failure", "looks like", "losses differ by", "told apart by", "first", "second")
     note = "Two failures whose training losses cannot be told apart, and the instrument that tells them apart."
-    _table(sheet, Box(box.x, box.y, box.width, above), "Look-alikes", note, [heads, *pairs])
+    return Table("Look-alikes", note, head, rows)
+
+
+def lead_time_table(studies: list[Study]) -> Table:
     names = [one.name for one in RANGES if one.trace in atlas.SERIES]
     rows = [
         (FAILURES[row.name].title, "never" if row.loss is None else f"step {row.loss}",
@@ -171,9 +209,7 @@ def _tables_page(studies: list[Study], paper: str, number: int, provenance: str)
         for row in atlas.lead_times(studies)
     ]  # fmt: skip
     note = "Steps by which an instrument leaves its healthy range before (+) or after (-) the loss tells; empty: never."
-    below = Box(box.x, box.y + above + GUTTER, box.width, box.height - above - GUTTER)
-    _table(sheet, below, "Lead time", note, [("failure", "the loss tells at", *names), *rows])
-    return sheet
+    return Table("Lead time", note, ("failure", "the loss tells at", *names), rows)
 
 
 def _table(sheet: Sheet, box: Box, title: str, note: str, rows: list[tuple[str, ...]]) -> None:
@@ -223,11 +259,17 @@ def _header(sheet: Sheet, note: str) -> None:
 
 def _provenance(studies: list[Study], remake: str) -> str:
     recipe = studies[0].recipes["healthy"]
-    steps = sorted({each.recipes["healthy"].steps for each in studies})
+    healthy = [each.recipes["healthy"] for each in studies]
+    steps, sizes = sorted({each.steps for each in healthy}), sorted({each.batch_size for each in healthy})
     return (
         f"labkit {__version__} with torch {torch.__version__}; data {recipe.data.__name__}, seed {recipe.seed}, "
-        f"{' or '.join(map(str, steps))} steps of batch {recipe.batch_size}. Remake: {remake}"
+        f"{_some(steps)} steps of batch {_some(sizes)}. Remake: {remake}"
     )
+
+
+def _some(numbers: list[int]) -> str:
+    """'150 or 400'; of more than two, '100 to 1000'."""
+    return " or ".join(map(str, numbers)) if len(numbers) < 3 else f"{numbers[0]} to {numbers[-1]}"
 
 
 # --- cards ----------------------------------------------------------------------------------------
@@ -252,8 +294,13 @@ def card(sheet: Sheet, box: Box, each: Study) -> None:
     )
     mode = each.mode
     words = {"Looks like": mode.symptom, "Because": mode.mechanism, "Check first": mode.first_check}
-    items = [(label, first_sentence(text)) for label, text in words.items()] + [("Cure", cure[0].upper() + cure[1:])]
+    items = [(label, first_sentence(text)) for label, text in words.items()] + [("Cure", capital(cure))]
     sheet.paragraphs(Box(below.x, y, below.width, box.y + box.height - y - 1.5), items, 8.4)
+
+
+def capital(text: str) -> str:
+    """With a capital at the beginning, unless that is a name from the code."""
+    return text[0].upper() + text[1:] if text.split()[0].isalpha() else text
 
 
 def first_sentence(text: str) -> str:
@@ -306,7 +353,7 @@ def _frame(sheet: Sheet, box: Box, title: str, note: str, color: str, topic: str
     sheet.panel(box, CARD)
     sheet.panel(Box(box.x, box.y, 1.6, box.height), color, radius=0.6)
     inside = box.inset(5, 2.2, 3, 0)
-    sheet.write(Box(inside.x, inside.y, inside.width, 8), title, 16, color=color, fontweight="bold")
+    _one_line(sheet, Box(inside.x, inside.y, inside.width - 26, 8), title, 16, color=color, fontweight="bold")
     corner = Box(inside.x + inside.width - 34, inside.y, 34, 5)
     sheet.write(corner, topic.replace("_", " "), 7.6, color=QUIET, align="right")
     _one_line(sheet, Box(inside.x, inside.y + 7.4, inside.width, 5), note, 9.5, family="DejaVu Sans Mono")
