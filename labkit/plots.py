@@ -4,6 +4,7 @@ No pyplot: figures made here belong to nobody else, so they can be drawn in a th
 """
 
 import functools
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -50,7 +51,8 @@ WORDS = {  # traces in words, where the name alone does not do
     "val_accuracy": "validation accuracy",
     "val_loss": "validation loss",
     "val_confidence": "confidence",
-    "probe_loss": "loss of the probe",
+    "probe_loss": "loss on training images",
+    "probe_accuracy": "accuracy on training images",
 }
 
 
@@ -173,7 +175,8 @@ def lowest_entropy(thing, ax: Axes | None = None) -> Axes:
     """Entropy of the attention head that looks at the fewest tokens."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        ax.plot(run["val_step"], run["attention_entropy"].min(axis=1), **style, label=label)
+        if "attention_entropy" in run:
+            ax.plot(run["val_step"], run["attention_entropy"].min(axis=1), **style, label=label)
     ax.set_ylim(bottom=0)
     return _finish(ax, "lowest head (nats)", "Attention entropy")
 
@@ -189,8 +192,10 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     A log axis where asked for; by default where the values are positive and span two decades.
     """
     ax = ax or new_axes()
-    largest = []
-    for style, run, label in _lines(thing):
+    lines, largest = _lines(thing), []
+    if not any(name in run for _, run, _ in lines):
+        lines[0][1][name]  # says which traces there are
+    for style, run, label in lines:
         if name not in run or not len(run[name]):  # a run that ended before its first step
             continue
         values = run[name].reshape(len(run[name]), -1).astype(np.float64)
@@ -205,6 +210,41 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
         log = len(shown) > 0 and shown.min() > 0 and shown.max() > 100 * shown.min()
     words = WORDS.get(name, name.replace("_", " "))
     return _finish(ax, words, words[:1].upper() + words[1:], log=log)
+
+
+STAGES = ("inputs", "weights", "activations", "loss", "gradients")
+
+
+def origin(thing, ax: Axes | None = None) -> Axes:
+    """Where a run went wrong: the way from inputs to gradients, its first bad stage marked; or the error's words."""
+    ax = ax or new_axes()
+    run = _one(thing)
+    found, error = run.facts.get("first_nonfinite"), run.facts.get("error")
+    ax.set_axis_off()
+    ax.set_xlim(0, 1)
+    ax.set_ylim(-0.5, len(STAGES) - 0.5)
+    if error:
+        ax.set_title(f"{error['kind']} at step {error['step']}", fontsize="medium", loc="left")
+        words = "\n".join(textwrap.wrap(error["message"].split(". ")[0], 34)[:8])
+        ax.text(
+            0, len(STAGES) - 0.8, words, va="top", fontsize="small", family="monospace", color=ROLES["sick"]["color"]
+        )
+        return ax
+    ax.set_title(
+        f"First non-finite value: step {found['step']}" if found else "All values are finite",
+        fontsize="medium",
+        loc="left",
+    )
+    for place, stage in enumerate(reversed(STAGES)):
+        bad = bool(found) and stage == found["stage"]
+        box = {
+            "boxstyle": "round,pad=0.35",
+            "facecolor": ROLES["sick"]["color"] if bad else "white",
+            "edgecolor": "#888888",
+        }
+        words = f"{stage}: {found['place']}" if bad else stage
+        ax.text(0.02, place, words, va="center", fontsize="small", bbox=box, color="white" if bad else "black")
+    return ax
 
 
 def instrument(name: str):
@@ -288,6 +328,7 @@ INSTRUMENTS = {
     "lr": learning_rate,
     "attention_entropy": lowest_entropy,
     "val_loss": validation_loss,
+    "origin": origin,
     "gap": gap,
     "grad_norm": gradient_bars,
     "dead": dead_units,

@@ -17,7 +17,6 @@ from matplotlib.patches import Rectangle
 from played import attentive, made_of, played, with_traces
 
 from labkit import plots
-from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.readings import gradient_ratio, typical
 from labkit.reference import BANDS
@@ -35,6 +34,7 @@ DRAWINGS = {
     name: function
     for name, function in vars(plots).items()
     if not name.startswith("_") and _takes_a_thing(function) and function.__module__ == plots.__name__
+    if name != "origin"  # words in boxes, tested below
 }
 ONE_RUN = {"gradient_norms", "gradient_heat", "attention_entropy", "activation_histograms"}
 
@@ -47,10 +47,11 @@ def draw(name: str, thing, **options) -> Axes:
 
 def things(name: str) -> dict:
     """What this drawing must take: a run, a study, several runs."""
-    run = attentive() if name == "attention_entropy" else played("learning_rate_too_low").sick
+    of_attention = name in ("attention_entropy", "lowest_entropy")
+    run = attentive() if of_attention else played("learning_rate_too_low").sick
     study = played("learning_rate_too_high")
-    if name == "attention_entropy":
-        study = made_of("learning_rate_too_high", healthy=run)
+    if of_attention:
+        study = made_of("learning_rate_too_high", healthy=run, sick=run, cured=run)
     return {"run": run, "study": study, "runs": {"first": run, "second": study.healthy}}
 
 
@@ -412,9 +413,32 @@ def _coordinates(ax: Axes) -> list:
 # --- whole pictures -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAILURES)
-def test_every_mode_has_a_drawing_of_what_gives_it_away(name):
-    assert FAILURES[name].shows in plots.INSTRUMENTS
+def words_of(ax: Axes) -> str:
+    return " ".join([ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)])
+
+
+def test_the_origin_of_a_nan_is_marked_on_the_way_from_inputs_to_gradients():
+    bad = hand_made(facts={"first_nonfinite": {"step": 7, "stage": "loss", "place": "softmax"}})
+    words = words_of(plots.origin(bad))
+    assert "step 7" in words and "loss: softmax" in words and "gradients" in words
+    assert "All values are finite" in words_of(plots.origin(hand_made()))
+
+
+def test_an_error_is_shown_in_its_own_words():
+    bad = hand_made(facts={"error": {"kind": "RuntimeError", "message": "no grad_fn. Hint: detach", "step": 3}})
+    assert words_of(plots.origin(bad)) == "RuntimeError at step 3 no grad_fn"
+    assert "RuntimeError at step 3" in words_of(plots.losses(bad))
+
+
+def test_a_line_that_is_zero_throughout_is_said_in_words():
+    assert "run: 0 at every step" in words_of(plots.update_ratio(hand_made(update_ratio=0)))
+    assert "0 at every step" not in words_of(plots.update_ratio(hand_made()))
+
+
+def test_any_trace_can_be_what_gives_a_failure_away():
+    assert plots.instrument("dead") is plots.dead_units
+    ax = plots.instrument("grad_norm_total")({"one": hand_made()})
+    assert ax.get_ylabel() == "gradient norm"
 
 
 @pytest.mark.parametrize("name", ["learning_rate_too_high", "vanishing_gradients"])

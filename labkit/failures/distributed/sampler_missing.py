@@ -49,7 +49,7 @@ failure = FailureMode(
     "process: they must differ.",
     remedy="Pass a DistributedSampler to the loader, and call its set_epoch before every epoch.",
     reference="Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (2020)",
-    shows="loss",
+    shows="val_accuracy",
     knobs=(
         Knob("batch_size", (16, 128), log=True),
         Knob("lr", (0.01, 0.2), log=True),

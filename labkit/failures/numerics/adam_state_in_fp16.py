@@ -90,7 +90,7 @@ failure = FailureMode(
     remedy="Save the memory with bfloat16, or with 8 bits and a scale per block, never with plain float16. The second "
     "average needs range much more than digits.",
     reference="Dettmers et al., 8-bit Optimizers via Block-wise Quantization (2022)",
-    shows="weight_norm",
+    shows="origin",
     knobs=(
         Knob("optimizer", ("adam", "adamw", "sgd")),
         Knob("adam_eps", (1e-8, 1e-3), log=True),
