@@ -192,22 +192,20 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     A log axis where asked for; by default where the values are positive and span two decades.
     """
     ax = ax or new_axes()
-    lines, largest = _lines(thing), []
+    lines = _lines(thing)
     if not any(name in run for _, run, _ in lines):
         lines[0][1][name]  # says which traces there are
-    for style, run, label in lines:
-        if name not in run or not len(run[name]):  # a run that ended before its first step
-            continue
-        values = run[name].reshape(len(run[name]), -1).astype(np.float64)
-        values = np.where(np.isfinite(values), values, -np.inf).max(axis=1, initial=-np.inf)
-        values = np.where(np.isfinite(values), values, np.nan)
-        steps = run["val_step"] if name.startswith(BY_EVALUATION) else run["step"]
-        ax.plot(steps, values, **style, label=label)
-        largest.append(values)
-    shown = np.concatenate([*largest, []])
+    drawn = [
+        line for line in lines if name in line[1] and len(line[1][name])
+    ]  # not one that ended before its first step
+    values = [_largest_column(run[name]) for _, run, _ in drawn]
+    shown = np.concatenate([*values, []])
     shown = shown[np.isfinite(shown)]
     if log is None:
         log = len(shown) > 0 and shown.min() > 0 and shown.max() > 100 * shown.min()
+    for (style, run, label), line in zip(drawn, values, strict=True):
+        steps = run["val_step"] if name.startswith(BY_EVALUATION) else run["step"]
+        ax.plot(steps, _positive(line) if log else line, **style, label=label)
     words = WORDS.get(name, name.replace("_", " "))
     return _finish(ax, words, words[:1].upper() + words[1:], log=log)
 
@@ -245,6 +243,13 @@ def origin(thing, ax: Axes | None = None) -> Axes:
         words = f"{stage}: {found['place']}" if bad else stage
         ax.text(0.02, place, words, va="center", fontsize="small", bbox=box, color="white" if bad else "black")
     return ax
+
+
+def _largest_column(trace: np.ndarray) -> np.ndarray:
+    """The largest finite value of each row; NaN where there is none."""
+    rows = trace.reshape(len(trace), -1).astype(np.float64)
+    largest = np.where(np.isfinite(rows), rows, -np.inf).max(axis=1, initial=-np.inf)
+    return np.where(np.isfinite(largest), largest, np.nan)
 
 
 def instrument(name: str):
