@@ -5,6 +5,7 @@ import html
 import io
 
 from matplotlib.figure import Figure
+from rich.markup import escape
 from rich.table import Table
 
 from labkit import plots, report
@@ -33,7 +34,7 @@ def catalogue_html(catalogue) -> str:
     """The failure modes as a table."""
     rows = "".join(
         f"<tr><td>{mode.topic}</td><td><code>{mode.name}</code></td>"
-        f"<td>{html.escape(report.changes_in_words(mode.sick, mode.healthy))}</td>"
+        f"<td>{html.escape(_changed(mode))}</td>"
         f"<td style='text-align:left'>{html.escape(mode.symptom)}</td></tr>"
         for mode in catalogue.values()
     )
@@ -41,16 +42,32 @@ def catalogue_html(catalogue) -> str:
     return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
 
 
-def catalogue_table(catalogue) -> Table:
-    """The failure modes for the terminal, a line between topics."""
-    table = Table("name", "title", "changed in the healthy twin", box=None, pad_edge=False, header_style="bold")
-    topic = None
-    for mode in catalogue.values():
-        if mode.topic != topic:
-            topic = mode.topic
-            table.add_row(f"[bold]{topic}[/bold]")
-        table.add_row(f"  {mode.name}", mode.title, report.changes_in_words(mode.sick, mode.healthy))
-    return table
+class CatalogueTable:
+    """The failure modes for the terminal, by topic; where it is wide enough, with what was changed."""
+
+    def __init__(self, catalogue):
+        self.catalogue = catalogue
+
+    def __rich_console__(self, console, options):
+        wide = options.max_width >= WIDE
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("name", no_wrap=True)
+        for head in ("title", "changed in the healthy twin") if wide else ("title",):
+            table.add_column(head)
+        topic = None
+        for mode in self.catalogue.values():
+            if mode.topic != topic:
+                topic = mode.topic
+                table.add_row(f"[bold]{topic}[/bold]")
+            table.add_row(f"  {mode.name}", mode.title, *([escape(_changed(mode))] if wide else []))
+        yield table
+
+
+WIDE = 120  # columns from which the third column of the catalogue has room
+
+
+def _changed(mode) -> str:
+    return report.changes_in_words(mode.sick, mode.healthy)
 
 
 def _picture(figure: Figure, alternative: str) -> str:

@@ -9,11 +9,17 @@ class RecipeError(ValueError):
     """A wish that cannot be granted: an unknown name or a bad value, and what would do instead."""
 
 
+FEW = 20  # names of a list that is too long to be shown whole
+
+
 def near(name: str, known) -> str:
     """' Did you mean ...?' when a known name is close, else the list of them."""
     known = sorted(str(item) for item in known)
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    more = f" and {len(known) - FEW} more" if len(known) > 2 * FEW else ""
+    return f"Known: {', '.join(known[:FEW] if more else known)}{more}."
 
 
 @dataclass(frozen=True)

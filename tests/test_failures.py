@@ -157,6 +157,7 @@ def turned(lowest: float = 1.0, end: float = 3.0, train: float = 0.01, accuracy:
         val_loss=[2.3, lowest, (lowest + end) / 2, end, end],
         probe_loss=[2.3, lowest, train, train, train],
         probe_accuracy=[0.1, 0.6, accuracy, accuracy, accuracy],
+        val_accuracy=[0.1, 0.92, 0.92, 0.92, 0.92],
     )
 
 

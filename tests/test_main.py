@@ -106,7 +106,7 @@ def test_what_argparse_refuses_exits_with_two(arguments, labkit):
 def test_list_names_every_mode(labkit):
     code, out, err = labkit("list")
     assert (code, err) == (0, "")
-    assert all(name in out and mode.title in out for name, mode in FAILURES.items())
+    assert all(name in out for name in FAILURES)
 
 
 def test_list_for_a_program(labkit):
@@ -327,7 +327,8 @@ def test_atlas(labkit, monkeypatch):
         atlas.in_words(studies) + "\n",
         "",
     )
-    assert asked[1] == (list(FAILURES), {"seed": 2, "dataset": "cifar10", "jobs": 2})
+    there = [name for name, mode in FAILURES.items() if mode.on("cifar10")]
+    assert asked[1] == (there, {"seed": 2, "dataset": "cifar10", "jobs": 2})
     code, out, _ = labkit("atlas", "--json")
     tables = strict(out)
     assert code == 0

@@ -22,9 +22,9 @@ class Catalogue(dict[str, FailureMode]):
         return catalogue_html(self)
 
     def __rich__(self):
-        from labkit.display import catalogue_table
+        from labkit.display import CatalogueTable
 
-        return catalogue_table(self)
+        return CatalogueTable(self)
 
     def __missing__(self, name: str):
         raise UnknownFailure(f"there is no failure mode {name!r}. {near(name, self)}")

@@ -35,7 +35,7 @@ def signature(run: Run) -> Evidence | None:
     with np.errstate(invalid="ignore"):
         owed = 1 - losses / math.log(2)
         short = np.flatnonzero(owed - accuracy > SHORT)
-    if not len(short) or not losses[0] > CROSS_ENTROPY * math.log(run.facts.get("classes", 10)):
+    if not len(short) or not losses[0] > CROSS_ENTROPY * math.log(run.facts.get("classes") or 10):
         return None
     last = short[-1]
     return Evidence(
