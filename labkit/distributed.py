@@ -20,6 +20,9 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PATIENCE = timedelta(seconds=120)  # for the other processes, in every exchange
 
 
+GOODBYE = 10  # seconds for a process to end by itself once its result is here
+
+
 class WorkerDied(RuntimeError):
     """One of the processes of a run ended without a result."""
 
@@ -82,7 +85,10 @@ def train_together(recipe, **options) -> Run:
                 worker.start()
             workers.append(worker)
             far_end.close()
-        return joined([receive(pipe, rank) for rank, pipe in enumerate(pipes)])
+        results = [receive(pipe, rank) for rank, pipe in enumerate(pipes)]
+        for worker in workers:
+            worker.join(GOODBYE)  # one that is ended from outside leaves its semaphores behind
+        return joined(results)
     finally:
         for pipe in pipes:
             pipe.close()

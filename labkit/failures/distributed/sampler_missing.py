@@ -13,7 +13,7 @@ OVERLAP = 0.5
 
 healthy = Recipe(
     processes=2, batches=distributed.dealt, step=distributed.averaging_step,
-    samples=4096, batch_size=32, steps=256, evaluate_every=64,
+    samples=4096, batch_size=32, steps=256, evaluate_every=64, lr=0.05,
 )  # fmt: skip
 sick = healthy.but(batches=shuffled)
 
@@ -38,7 +38,7 @@ failure = FailureMode(
     cures={"a DistributedSampler, which deals each process its own part": sick.but(batches=distributed.dealt)},
     false_cures={"four processes instead of two": sick.but(processes=4)},
     signature=signature,
-    harm=0.05,
+    harm=0.01,
     costs="Two processes do the work of one: an epoch takes twice the steps, and the mean of two equal gradients is as "
     "noisy as one of them.",
     symptom="Training works, an epoch has as many steps as in one process, and adding processes makes nothing faster. "
