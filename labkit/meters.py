@@ -70,14 +70,17 @@ class WeightMeter:
         return list(dict.fromkeys(layer_of(name) for name, weight in pairs if weight.ndim >= 2))
 
     def measure(self, loss: torch.Tensor) -> torch.Tensor:
-        """Take in this step; returns its loss, and a 0 that is NaN where a gradient or a weight is not finite."""
+        """Take in this step; returns its loss, and a 0 that is NaN where a gradient is not finite.
+
+        A weight that is not finite makes the loss or a gradient so, in this very look.
+        """
         self.gradients.fill(self.waiting, self._gradients())
         self.held.fill(self.waiting + 1, self.weights)
-        lines = self.gradients.buffer[self.waiting], self.held.buffer[self.waiting + 1]
+        line = self.gradients.buffer[self.waiting]
         self.waiting += 1
-        total = sum(line.sum() for line in lines)
+        total = line.sum()
         if self.device.type != "cpu" or not math.isfinite(total):  # float32 sums of finite numbers may overflow
-            total = sum(self.held.wide(line).sum() for line in lines)
+            total = self.held.wide(line).sum()
         if self.waiting == self.block:
             self._measure_block()
         return torch.stack([loss.detach().float().reshape(()), total.mul(0).float()])
