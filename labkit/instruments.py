@@ -38,6 +38,11 @@ class LossRecorder:
         return len(self.rows)
 
     @property
+    def updates(self) -> int:
+        """How many updates the weights have seen."""
+        return self.steps
+
+    @property
     def hopeless(self) -> bool:
         """Has the loss been non-finite for so long that nothing more can be learned?"""
         return self.bad_losses >= PATIENCE
@@ -45,7 +50,10 @@ class LossRecorder:
     @torch.no_grad()
     def look(self, loss, x=None, y=None, loss_scale=1.0) -> None:
         """The one moment: the loss of this batch, its gradients in place, the weights not yet changed."""
-        self.rows.append(self._measure(loss, y))
+        self._note(self._measure(loss, y), x, y, loss_scale)
+
+    def _note(self, row: torch.Tensor, x, y, loss_scale) -> None:
+        self.rows.append(row)
         self.lrs.append(self.optimizer.param_groups[0]["lr"])
         self.scales.append(loss_scale)
         if self.steps % self.check_every == 0:
@@ -54,7 +62,7 @@ class LossRecorder:
     def validate(self, **results) -> None:
         """Note validation results after so many steps."""
         plain = {f"val_{name}": each.detach() if torch.is_tensor(each) else each for name, each in results.items()}
-        self.evaluations.append({"val_step": self.steps, **plain})
+        self.evaluations.append({"val_step": self.updates, **plain})
 
     def run(self, recipe: dict | None = None, **facts) -> Run:
         """All that was recorded so far, as plain arrays."""
@@ -112,10 +120,12 @@ class Recorder(LossRecorder):
     `with Recorder(...)`: `look` once per step, `validate` now and then, `run` at any time.
     """
 
-    def __init__(self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None):
+    def __init__(
+        self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None, called=None
+    ):
         self.model, self.loss, self.autocast = model, loss, autocast
-        self.weights, self.activations = WeightMeter(model), ActivationMeter(model)
-        self.ledger = Ledger(model, optimizer)
+        self.weights, self.activations = WeightMeter(model), ActivationMeter(model, called)
+        self.ledger = Ledger(model, optimizer, called)
         self.probe = Probe(model, loss, *probe, autocast) if probe is not None else None
         super().__init__(optimizer, self.weights.device, check_every)
 

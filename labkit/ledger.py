@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from labkit.meters import first_tensor
+
 PIXELS = 128  # of each sample, at fixed random places: enough to tell any two of the first 10,000 digits apart
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -26,8 +28,8 @@ class Pass:
 class Ledger:
     """Listens to the net's forward passes; `step` and `evaluation` say what they were for."""
 
-    def __init__(self, model: nn.Module, optimizer):
-        self.model, self.optimizer = model, optimizer
+    def __init__(self, model: nn.Module, optimizer, called: nn.Module | None = None):
+        self.model, self.optimizer, self.called = model, optimizer, called or model
         named = list(model.named_modules())
         self.batch_norms = [name for name, module in named if isinstance(module, BATCH_NORMS)]
         self.dropouts = [name for name, module in named if isinstance(module, DROPOUTS) and module.p > 0]
@@ -43,7 +45,7 @@ class Ledger:
         self.hook = None
 
     def attach(self) -> None:
-        self.hook = self.model.register_forward_pre_hook(self._note)
+        self.hook = self.called.register_forward_pre_hook(self._note, with_kwargs=True)
 
     def detach(self) -> None:
         self.hook.remove()
@@ -57,10 +59,11 @@ class Ledger:
         finally:
             self.listening = before
 
-    def _note(self, _, inputs) -> None:
+    def _note(self, _, inputs, named) -> None:
         if self.listening:
             training = all(module.training for module in self.switches)
-            sample = pixels(inputs[0]) if inputs and torch.is_tensor(inputs[0]) else None
+            given = first_tensor((inputs, named))
+            sample = pixels(given) if given is not None and given.ndim > 1 else None
             self.passes.append(Pass(training, torch.is_grad_enabled(), sample))
 
     def step(self, loss: torch.Tensor, labels: torch.Tensor | None) -> None:

@@ -6,6 +6,7 @@ and the device too: results stay tensors until the end, so that a GPU never wait
 
 import contextlib
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -206,8 +207,9 @@ def layer_of(parameter: str) -> str:
 class ActivationMeter:
     """Mean, spread and saturation of the inputs, of every activation and of the outputs, on part of each batch."""
 
-    def __init__(self, model: nn.Module):
-        self.model = model
+    def __init__(self, model: nn.Module, called: nn.Module | None = None):
+        """`called` is the module that the loop calls, where that is a wrapper around the model."""
+        self.called = called or model
         self.modules = {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
         self.latest: dict[str, torch.Tensor] = {}
         self.formats: set[torch.dtype] = set()  # in which the net answered
@@ -221,8 +223,8 @@ class ActivationMeter:
         return ("inputs", *self.modules, "outputs")
 
     def attach(self) -> None:
-        self.hooks = [self.model.register_forward_pre_hook(self._note_inputs)]
-        for name, module in [*self.modules.items(), ("outputs", self.model)]:
+        self.hooks = [self.called.register_forward_pre_hook(self._note_inputs, with_kwargs=True)]
+        for name, module in [*self.modules.items(), ("outputs", self.called)]:
             self.hooks.append(module.register_forward_hook(self._noter(name)))
 
     def detach(self) -> None:
@@ -230,14 +232,14 @@ class ActivationMeter:
             hook.remove()
         self.latest.clear()
 
-    def _note_inputs(self, _, inputs) -> None:
-        self.latest["inputs"] = inputs[0]
+    def _note_inputs(self, _, inputs, named) -> None:
+        self.latest["inputs"] = first_tensor((inputs, named))
 
     def _noter(self, name: str):
         latest = self.latest
 
         def note(_, __, output):
-            output = output[0] if type(output) is tuple else output
+            output = output if torch.is_tensor(output) else first_tensor(output)
             latest[name] = output[:SAMPLES].detach().clone() if output.numel() > LARGE else output
 
         return note
@@ -245,6 +247,9 @@ class ActivationMeter:
     @torch.no_grad()
     def keep(self) -> None:
         """Copy what the last forward pass showed; measure when a block of steps is full."""
+        if not self.latest.keys() >= set(self.names):  # modules that the net has and does not use, or a net not called
+            nothing = torch.full((1,), float("nan"))
+            self.latest |= {name: nothing for name in self.names if self.latest.get(name) is None}
         tensors = [self.latest[name][:SAMPLES] for name in self.names]
         self.formats.add(tensors[-1].dtype)
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
@@ -340,6 +345,17 @@ def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.T
     if loss is nn.functional.cross_entropy and outputs.ndim == 2:
         return loss(outputs, targets, reduction="none")
     return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
+
+
+def first_tensor(thing) -> torch.Tensor | None:
+    """The first tensor of floating-point numbers, or else of any, in what a module was given or gave."""
+    if torch.is_tensor(thing):
+        return thing
+    parts = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, tuple | list) else ()
+    found = [tensor for part in parts if (tensor := first_tensor(part)) is not None]
+    if isinstance(thing, Mapping) and torch.is_tensor(thing.get("logits")):
+        return thing["logits"]  # what many model libraries call their outputs
+    return next((tensor for tensor in found if tensor.is_floating_point()), found[0] if found else None)
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:

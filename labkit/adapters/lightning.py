@@ -1,0 +1,52 @@
+"""A callback for Lightning: `Trainer(callbacks=[LabkitCallback()])`."""
+
+import torch
+from lightning.pytorch import Callback
+
+from labkit.watch import Watch, watch
+
+LOSSES, ACCURACIES = ("val_loss", "valid_loss"), ("val_acc", "val_accuracy", "valid_acc")
+
+
+class LabkitCallback(Callback):
+    """Watches the first optimizer of a LightningModule; afterwards `record` has the run and the diagnosis.
+
+    Options go to `labkit.watch`. Validation results are those logged as val_loss and val_acc.
+    """
+
+    def __init__(self, **options):
+        self.options = options
+        self.record: Watch | None = None
+
+    def on_train_start(self, trainer, module) -> None:
+        self.record = watch(module, trainer.optimizers[0], **self.options)
+        self.record.__enter__()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self.record.step(loss, batch=batch if pair_of_tensors(batch) else None)
+
+    def on_validation_epoch_end(self, trainer, module) -> None:
+        if self.record is None or trainer.sanity_checking:
+            return
+        logged = trainer.callback_metrics
+        results = {"loss": first(logged, LOSSES), "accuracy": first(logged, ACCURACIES)}
+        results = {name: value for name, value in results.items() if value is not None}
+        if results:
+            self.record.validation(**results)
+
+    def on_train_end(self, trainer, module) -> None:
+        self.record.__exit__(None, None, None)
+
+    def on_exception(self, trainer, module, exception) -> None:
+        if self.record is not None:
+            self.record.__exit__(type(exception), exception, exception.__traceback__)
+
+
+def pair_of_tensors(batch) -> bool:
+    return isinstance(batch, list | tuple) and len(batch) == 2 and all(map(torch.is_tensor, batch))
+
+
+def first(values, names):
+    return next((values[name] for name in names if name in values), None)

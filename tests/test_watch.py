@@ -1,0 +1,285 @@
+"""Around anybody's own loop: the same run as ours, nothing changed, no hook left behind."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import labkit
+from labkit.data import load
+from labkit.recipe import Recipe
+from labkit.train import train
+from labkit.watch import Alarm, bare, watch
+
+X, Y = (part[:512] for part in load("mnist", "train"))
+
+
+def net(seed: int = 0, hidden=nn.ReLU) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), hidden(), nn.Linear(16, 10))
+
+
+def batches(count: int, size: int = 32):
+    order = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        chosen = torch.randperm(len(Y), generator=order)[:size]
+        yield X[chosen], Y[chosen]
+
+
+def plain_loop(model, optimizer, steps: int = 20, record=None, loss_fn=cross_entropy):
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if record:
+            record.step(loss, batch=(x, y))
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_the_loop_is_not_changed_by_a_bit(every, make):
+    plain, seen = net(), net()
+    plain_loop(plain, make(plain.parameters(), lr=0.01))
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    optimizer = make(seen.parameters(), lr=0.01)
+    with watch(seen, optimizer, probe=(X[:64], Y[:64]), every=every) as record:
+        plain_loop(seen, optimizer, record=record)
+        record.validation(loss=1.0, accuracy=0.5)
+    assert torch.equal(weights(plain), weights(seen))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in seen.modules())
+    assert not optimizer._optimizer_step_pre_hooks
+    assert record.run["step"].tolist() == list(range(0, 20, every))
+
+
+def test_it_records_what_our_own_loop_records():
+    recipe = Recipe(samples=512, batch_size=32, width=16, steps=12, momentum=0.0, device="cpu")
+    ours = train(recipe, progress=False)
+    from labkit.train import Training
+
+    training = Training(recipe)
+    order = torch.Generator().manual_seed(recipe.seed)
+    theirs = iter(recipe.batches(training.data.train, recipe, order))
+    model, optimizer = training.model, torch.optim.SGD(training.model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        for _ in range(12):
+            x, y = next(theirs)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    for name in ("loss", "grad_norm", "weight_norm", "update_ratio", "activation_mean", "label_entropy"):
+        np.testing.assert_allclose(record.run[name], ours[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_gradients_are_seen_though_they_are_cleared_at_once():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        for x, y in batches(3):
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()  # before the record is told
+            record.step(loss)
+    assert (record.run["grad_norm_total"] > 0.1).all()
+
+
+def test_a_closure_is_waited_for():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        for x, y in batches(3):
+
+            def closure(x=x, y=y):
+                optimizer.zero_grad()
+                loss = cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            record.step(optimizer.step(closure))
+    run = record.run
+    assert (run["grad_norm_total"] > 0.1).all()
+    np.testing.assert_allclose(run["update_norm"], 0.1 * run["grad_norm"], rtol=1e-4)
+
+
+def test_accumulated_gradients_are_one_step():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        for _ in range(4):
+            optimizer.zero_grad()
+            for x, y in batches(3):
+                loss = cross_entropy(model(x), y) / 3
+                loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    assert len(record.run) == 4 and (record.run["update_norm"] > 0).all()
+
+
+def test_several_groups_frozen_and_shared_parameters():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.head = nn.Linear(784, 16), nn.Linear(16, 16), nn.Linear(16, 10)
+            self.again = self.second
+            self.first.requires_grad_(False)
+
+        def forward(self, x):
+            return self.head(torch.relu(self.again(torch.relu(self.second(self.first(x.flatten(1)))))))
+
+    model = Tied()
+    groups = [{"params": model.second.parameters(), "lr": 0.1}, {"params": model.head.parameters(), "lr": 0.01}]
+    optimizer = torch.optim.SGD(groups)
+    with watch(model, optimizer) as record:
+        plain_loop(model, optimizer, 5, record)
+    run = record.run
+    assert run.facts["without_gradient"] == ["first.bias", "first.weight"]
+    assert set(run.layers) == {"first", "second", "head"} and len(run) == 5
+    assert run["update_norm"][:, run.layers.index("first")].max() == 0
+
+
+def test_a_scaler_that_skips_a_step_leaves_a_step_without_update():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # overflows at first
+    with watch(model, optimizer, scaler=scaler) as record:
+        for x, y in batches(30):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            scaler.scale(1000 * loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            record.step(loss, batch=(x, y))
+    run = record.run
+    assert len(run) == 30 and run["loss_scale"][0] > run["loss_scale"][-1]
+    assert (run["update_norm"][0] == 0).all() and (run["update_norm"][-1] > 0).all()
+    assert np.isfinite(run["loss"]).all()
+
+
+def test_a_compiled_net_is_watched_from_outside():
+    model = net()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
+    with watch(compiled, optimizer, probe=(X[:64], Y[:64])) as record:
+        plain_loop(compiled, optimizer, 5, record)
+        record.validation(accuracy=0.5)
+    run = record.run
+    assert run.layers == ("1", "3") and (run["grad_norm"] > 0).all() and run["dead"].shape[0] == 1
+
+
+def test_wrappers_are_looked_through():
+    model = net()
+    assert bare(model) is model
+    assert bare(torch.compile(model, backend="eager")) is model
+    assert bare(nn.DataParallel(model)) is model
+
+
+def test_a_loop_that_raises_keeps_what_was_seen_and_leaves_no_hook():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    record = watch(model, optimizer)
+    with pytest.raises(ZeroDivisionError), record:
+        plain_loop(model, optimizer, 4, record)
+        1 / 0  # noqa: B018
+    assert len(record.run) == 4 and record.run.facts["error"]["kind"] == "ZeroDivisionError"
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_regression_functional_activations_and_named_inputs():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(784, 8), nn.Linear(8, 1)
+
+        def forward(self, *, pixels):
+            return {"logits": self.last(torch.relu(self.first(pixels.flatten(1))))}
+
+    model = Functional()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with watch(model, optimizer) as record:
+        for x, y in batches(5):
+            optimizer.zero_grad()
+            loss = mse_loss(model(pixels=x)["logits"][:, 0], y.float())
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y.float()))
+    run = record.run
+    assert run.activations == ("inputs", "outputs") and np.isfinite(run["activation_std"]).all()
+    assert "label_entropy" not in run and isinstance(record.diagnose(), list)
+
+
+def test_a_number_will_do_for_the_loss_and_nothing_else_is_needed():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss.item())
+    assert len(record.run) == 3 and record.run.accuracy is None
+    assert "verdict" in record.report()
+
+
+# --- alarms ---------------------------------------------------------------------------------------
+
+
+def diverging(on_alarm):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    with watch(model, optimizer, probe=(X, Y), on_alarm=on_alarm) as record:
+        plain_loop(model, optimizer, 40, record)
+    return record
+
+
+def test_each_cause_is_told_once_while_training():
+    told = []
+    diverging(told.append)
+    names = [found.name for found in told]
+    assert "learning_rate_too_high" in names and len(names) == len(set(names))
+
+
+def test_an_alarm_can_stop_the_loop():
+    with pytest.raises(Alarm, match="learning_rate_too_high") as caught:
+        diverging("raise")
+    assert caught.value.diagnosis.name == "learning_rate_too_high"
+
+
+def test_an_alarm_is_printed_with_its_step(capsys):
+    diverging("print")
+    assert "labkit, step 8: Learning rate too high" in capsys.readouterr().err
+
+
+def test_a_healthy_loop_raises_no_alarm():
+    told = []
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, probe=(X, Y), on_alarm=told.append) as record:
+        plain_loop(model, optimizer, 130, record)
+    assert told == []
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1.5}, {"on_alarm": "shout"}])
+def test_bad_wishes_are_refused(wrong):
+    model = net()
+    with pytest.raises(ValueError, match="expected"):
+        watch(model, torch.optim.SGD(model.parameters(), lr=0.1), **wrong)
+
+
+def test_a_deep_copy_of_the_net_can_still_be_made():
+    model = net()
+    with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        copy.deepcopy(model)
+    assert labkit.watch is watch
