@@ -21,6 +21,11 @@ def run_html(run) -> str:
     figure = Figure(figsize=(3 * len(there), 2.8), layout="constrained")
     for draw, ax in zip(there, figure.subplots(1, len(there), squeeze=False)[0], strict=True):
         draw(run, ax)
+    return picture_html(figure, words)
+
+
+def picture_html(figure: Figure, words: str) -> str:
+    """A picture with its text, for readers who see and readers who hear."""
     return f"<p>{html.escape(words)}</p>{_picture(figure, words)}"
 
 

@@ -323,6 +323,64 @@ def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> A
     return ax
 
 
+# --- what the tools found -------------------------------------------------------------------------
+
+
+def range_test(found, ax: Axes | None = None) -> Axes:
+    """A learning-rate range test: raw and smoothed loss over the rate, the suggestion, and where it diverges."""
+    ax = ax or new_axes()
+    ax.plot(found.lrs, found.losses, ".", color="#999999", markersize=3, label="each batch")
+    ax.plot(found.lrs, found.smoothed, color=OTHERS[0], linewidth=1.6, label="smoothed")
+    finite = found.smoothed[np.isfinite(found.smoothed)]
+    if len(finite):
+        ax.set_ylim(0, 1.5 * max(finite[0], np.median(finite)))
+    if found.suggestion:
+        ax.axvline(found.suggestion, color=OTHERS[2], linestyle="--", label=f"suggestion {found.suggestion:.2g}")
+    if found.diverged_at:
+        ax.axvline(found.diverged_at, color=OTHERS[1], linestyle=":", label=f"diverges {found.diverged_at:.2g}")
+    ax.legend(edgecolor="none", fontsize=8)
+    _finish(ax, "loss", "Range test")
+    ax.set_xscale("log")
+    ax.set_xlabel("learning rate")
+    return ax
+
+
+def gradient_flow(found, ax: Axes | None = None) -> Axes:
+    """The gradient per entry of every parameter, as bars on a log axis; those in trouble are hatched."""
+    ax = ax or new_axes()
+    for place, row in enumerate(found.rows):
+        style = BAR_STYLES["healthy" if row.status == "ok" else "sick"]
+        ax.barh(place, _positive(np.array([row.size]))[0], **style)
+        if row.status != "ok":
+            ax.annotate(row.status, (0.02, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
+    ax.set_yticks(range(len(found.rows)), [row.name for row in found.rows], fontsize="small")
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    ax.set_xlabel("gradient per entry")
+    ax.set_title("Gradient flow", fontsize="medium", loc="left")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def dead_unit_bars(found, ax: Axes | None = None) -> Axes:
+    """Share of dead units of every activation, with the healthy band."""
+    ax = ax or new_axes()
+    ax.bar(list(found.shares), list(found.shares.values()), **BAR_STYLES["sick"])
+    ax.axhspan(*BANDS["dead"], color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    _finish(ax, "share of the layer", f"Dead on {found.samples} samples", share=True)
+    ax.set_xlabel("activation")
+    return ax
+
+
+def clip_log(found, ax: Axes | None = None) -> Axes:
+    """Gradient norms before clipping, and the threshold."""
+    ax = ax or new_axes()
+    ax.plot(found.norms, color=OTHERS[0], linewidth=1.2, label="before clipping")
+    ax.axhline(found.threshold, color=OTHERS[1], linestyle="--", label=f"threshold {found.threshold:g}")
+    ax.legend(edgecolor="none", fontsize=8)
+    return _finish(ax, "gradient norm", f"Clipped in {found.clipped:.0%} of steps", log=True)
+
+
 # --- whole pictures -------------------------------------------------------------------------------
 
 # What gives a failure away -> how to draw it. A mode names one in `shows`.

@@ -166,3 +166,14 @@ def _finding(stage: str, place: str, tensor: torch.Tensor, samples: bool = False
         finding["samples"] = rows.any(1).nonzero().flatten().tolist()[:10]
         finding["share"] = rows.float().mean(1).max().item()
     return finding
+
+
+def scan(loader) -> list[dict]:
+    """Every batch of a loader that holds a NaN or an infinity: its number, and which of its samples have one."""
+    found = []
+    for number, batch in enumerate(loader):
+        for place, part in enumerate(batch if isinstance(batch, tuple | list) else [batch]):
+            if torch.is_tensor(part) and _bad(part):
+                rows = (~torch.isfinite(part)).reshape(len(part), -1).any(1).nonzero().flatten().tolist()
+                found.append({"batch": number, "part": place, "samples": rows})
+    return found
