@@ -49,6 +49,7 @@ class FailureMode:
     first_check: str
     remedy: str
     reference: str
+    looks: str  # what anybody sees in the curves: one of readings.LOOKS
     shows: str  # the trace that gives it away
     knobs: tuple[Knob, ...]
     false_cures: dict[str, Recipe] = field(default_factory=dict)  # first aid that does not help

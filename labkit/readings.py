@@ -143,3 +143,40 @@ def flat_start(run: Run, share: float = 0.02) -> int:
     with np.errstate(all="ignore"):
         left = np.flatnonzero(~(np.abs(losses / losses[0] - 1) < share)) if len(losses) else ()
     return int(left[0]) if len(left) else len(losses)
+
+
+# What anybody sees in the loss alone, before any instrument is asked.
+LOOKS = {
+    "error": "training stops with an error",
+    "not finite": "the loss is NaN or infinite",
+    "jumps": "the loss jumps up and does not come back",
+    "never moves": "the loss stays where it began",
+    "stops too high": "the loss falls, slowly or not far enough",
+    "validation worse": "training looks well, validation does not",
+    "nothing": "nothing in the curves looks wrong",
+}
+LONG_ENOUGH = 50  # steps before a loss that has not moved means anything
+UNMOVED = 0.05  # share of its first value within which it has not
+JUMPED = 1.5  # times its first value, at the end
+CHANCE = 0.8  # or, after a jump to five times that, this share of it: back to where it began, and no further
+HIGH = 0.25  # share of its first value that is still left at the end; healthy short runs keep 0.02 to 0.2
+WORSE = 0.08  # accuracy on training images minus that on validation images
+
+
+def looks(run: Run) -> str:
+    """Which of LOOKS a run has."""
+    if run.facts.get("error"):
+        return "error"
+    losses = run["loss"]
+    if not len(losses) or not np.isfinite(losses[-1]) or run.facts.get("first_nonfinite"):
+        return "not finite"
+    first, late = float(losses[0]), late_loss(run)
+    if late > JUMPED * first or (np.nanmax(losses) > 5 * first and late > CHANCE * first):
+        return "jumps"
+    if len(losses) >= LONG_ENOUGH and abs(late / first - 1) < UNMOVED:
+        return "never moves"
+    if late > HIGH * first:
+        return "stops too high"
+    if "probe_accuracy" in run and run.accuracy is not None and run["probe_accuracy"][-1] - run.accuracy > WORSE:
+        return "validation worse"
+    return "nothing"

@@ -136,3 +136,34 @@ def _row(label: str, text: str) -> str:
 
 def _short(value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def exam(run) -> str:
+    """One run's examination: each instrument with its healthy range, and the diagnosis."""
+    import numpy as np
+
+    from labkit.diagnose import diagnose
+    from labkit.readings import gradient_ratio, typical, worst_dead
+
+    losses = run["loss"]
+    rows = [("steps", f"{len(run)}"), ("loss", f"{losses[0]:.4g} at first, {losses[-1]:.4g} at last")]
+    if len(run) > 20:
+        rows.append(("trend", f"{np.nanmean(losses[-len(run) // 10 :]) - np.nanmean(losses[: len(run) // 10]):+.3g}"))
+    if "grad_norm_total" in run:
+        rows.append(("gradient norm", f"median {typical(run['grad_norm_total'][:, None])[0]:.3g} (usual 0.05 to 30)"))
+    if "update_ratio" in run:
+        rows.append(("update / weight", f"median {np.nanmax(typical(run['update_ratio'])):.2g} (usual 0.001 to 0.2)"))
+    if "grad_norm" in run and len(run.layers) > 1:
+        ratio = typical(gradient_ratio(run)[:, None])[0]
+        rows.append(("first / last layer", f"gradients {ratio:.2g} (usual 0.1 to 20)"))
+    if "dead" in run and len(run["dead"]):
+        dead, place = worst_dead(run)
+        rows.append(("dead units", f"{dead[-1]:.0%}{f' in {place}' if place else ''} (usual under 20 %)"))
+    if run.accuracy is not None:
+        rows.append(("validation", f"accuracy {run.accuracy:.1%}"))
+    lines = [_row(name, text) if len(name) < 12 else f"{name}  {text}" for name, text in rows]
+    found = diagnose(run)
+    lines += ["", _row("verdict", "no failure shows")] if not found else [""]
+    for number, each in enumerate(found):
+        lines.append(_row("verdict" if number == 0 else "and", str(each)))
+    return "\n".join(lines)

@@ -10,9 +10,11 @@ import pytest
 from helpers import hand_made, trained
 
 from labkit import failures
-from labkit.diagnose import PRECEDENCE, diagnose
+from labkit.diagnose import PRECEDENCE, SHOWN, THIN, diagnose
 from labkit.failure_mode import Evidence
 from labkit.failures import FAILURES, UnknownFailure
+from labkit.readings import looks
+from labkit.run import Run
 
 module = importlib.import_module("labkit.diagnose")
 SOME = FAILURES["learning_rate_too_low"]
@@ -125,3 +127,70 @@ def test_a_new_file_is_found_by_being_there(tmp_path, monkeypatch):
     assert set(found) == {*FAILURES, "learning_rate_forgotten"}
     new = found["learning_rate_forgotten"]
     assert (new.name, new.topic, new.title) == ("learning_rate_forgotten", "learning_rate", "Learning rate forgotten")
+
+
+# --- unsure, and ruled out ------------------------------------------------------------------------
+
+
+def log_of(losses) -> Run:
+    """A log with nothing but the loss."""
+    losses = np.asarray(losses, dtype=float)
+    return Run({"step": np.arange(len(losses)), "loss": losses}, facts={"first_nonfinite": None})
+
+
+def test_a_log_that_ends_in_nan_names_candidates_and_a_test_instead_of_guessing():
+    [found] = diagnose(log_of([2.3, 2.2, np.nan, np.nan]))
+    assert found.name == "unsure" and found.confidence < THIN
+    assert "learning_rate_too_high" in found.candidates and "nan_in_data" in found.candidates
+    assert "The cheapest test:" in found.prescription and "NaN or infinite" in found.seen
+
+
+def test_a_loss_that_never_moves_is_alarming_only_after_a_while():
+    assert [found.name for found in diagnose(log_of(np.full(80, 2.3)))] == ["unsure"]
+    assert diagnose(log_of(np.full(20, 2.3))) == []
+
+
+def test_a_loss_that_falls_alarms_nobody_however_little_is_known():
+    assert diagnose(log_of(np.linspace(2.3, 0.4, 80))) == []
+    assert diagnose(log_of(np.linspace(2.3, 1.9, 80))) == []  # slow, and perhaps just begun
+
+
+def test_an_error_that_nobody_knows_is_unsure():
+    run = hand_made(facts={"error": {"kind": "OSError", "message": "disk full", "step": 3}})
+    assert [found.name for found in diagnose(run)] == ["unsure"]
+
+
+def test_a_diagnosis_says_which_look_alikes_it_excluded():
+    found = diagnose(trained(FAILURES["learning_rate_too_low"].recipes()["sick"]))[0]
+    assert found.name == "learning_rate_too_low" and 0 < len(found.rules_out) <= SHOWN
+    assert all(FAILURES[name].looks == "never moves" for name in found.rules_out)
+    assert f"Not {found.rules_out[0]}" in str(found) and "<b>" in found._repr_html_()
+
+
+def test_thin_evidence_is_no_diagnosis(monkeypatch):
+    thin = dataclasses.replace(
+        FAILURES["dead_relu"], signature=lambda run: Evidence("1", "2", 0, confidence=THIN - 0.01), name="dead_relu"
+    )
+    monkeypatch.setitem(FAILURES, "dead_relu", thin)
+    assert diagnose(hand_made()) == []
+    sure = dataclasses.replace(thin, signature=lambda run: Evidence("1", "2", 0, confidence=THIN))
+    monkeypatch.setitem(FAILURES, "dead_relu", sure)
+    assert [found.name for found in diagnose(hand_made())] == ["dead_relu"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "look"),
+    [
+        (np.linspace(2.3, 0.2, 100), "nothing"),
+        (np.linspace(2.3, 0.2, 100) * [*([1] * 99), np.nan], "not finite"),
+        (np.full(100, 2.3), "never moves"),
+        (np.full(100, 2.3) * [1, *([1.6] * 99)], "jumps"),
+        (np.full(100, 2.3) * [1, *([1.4] * 99)], "stops too high"),
+        ([2.3, 20, *([2.0] * 98)], "jumps"),
+        ([2.3, 20, *([1.7] * 98)], "stops too high"),
+        ([2.3, *([2.3 * 0.26] * 99)], "stops too high"),
+        ([2.3, *([2.3 * 0.24] * 99)], "nothing"),
+    ],
+)
+def test_what_anybody_sees_in_the_loss(losses, look):
+    assert looks(log_of(losses)) == look

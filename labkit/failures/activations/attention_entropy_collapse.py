@@ -70,6 +70,7 @@ failure = FailureMode(
     remedy="Divide the scores by the square root of the head size, draw queries and keys with an ordinary init, or "
     "normalise them (QK norm).",
     reference="Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse (2023)",
+    looks="stops too high",
     shows="attention_entropy",
     knobs=(
         Knob("lr", (3e-4, 0.03), log=True),

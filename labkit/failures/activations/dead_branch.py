@@ -71,6 +71,7 @@ failure = FailureMode(
     remedy="Batch normalisation before the activation brings the block back. Compare the biases with a fresh init, and "
     "never read a falling loss as proof that every layer takes part.",
     reference="Veit, Wilber and Belongie, Residual Networks Behave Like Ensembles (2016)",
+    looks="nothing",
     shows="dead",
     knobs=(
         Knob("normalisation", ("none", "batch", "layer")),

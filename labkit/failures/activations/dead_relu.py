@@ -59,6 +59,7 @@ failure = FailureMode(
     remedy="Batch normalisation or leaky ReLU brings units back. Look for the cause too: biases, init, or one "
     "step with far too high a learning rate.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
+    looks="never moves",
     shows="dead",
     knobs=(
         Knob("activation", ("relu", "leaky_relu", "gelu", "tanh")),

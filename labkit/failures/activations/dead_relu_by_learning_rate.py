@@ -59,6 +59,7 @@ failure = FailureMode(
     remedy="Lower the peak rate: by thirty here. Warmup only postpones the death and clipping does nothing under Adam; "
     "dead units have to be drawn anew, no schedule brings them back.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
+    looks="never moves",
     shows="dead",
     knobs=(
         Knob("lr", (1e-3, 0.3), log=True),

@@ -71,6 +71,7 @@ failure = FailureMode(
     remedy="Find what pushed the biases down: an init, a restored checkpoint, a step that was too long. Batch "
     "normalisation before the activation brings the units back at once.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
+    looks="nothing",
     shows="dead",
     knobs=(
         Knob("normalisation", ("none", "batch", "layer")),

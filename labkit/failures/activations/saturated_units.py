@@ -52,6 +52,7 @@ failure = FailureMode(
     remedy="An init that keeps the sums near 1 (Xavier for tanh and sigmoid), normalised inputs, or a normalisation "
     "layer before the activation.",
     reference="Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010)",
+    looks="stops too high",
     shows="activation_saturated",
     knobs=(
         Knob("init", ("normal", "default", "xavier", "he")),

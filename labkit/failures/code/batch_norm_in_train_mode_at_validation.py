@@ -66,6 +66,7 @@ failure = FailureMode(
     remedy="Call model.eval() before validation and model.train() after it. Large shuffled batches only hide the bug.",
     reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "
     "Covariate Shift (2015)",
+    looks="validation worse",
     shows="val_loss",
     knobs=(
         Knob("normalisation", ("none", "batch", "layer")),

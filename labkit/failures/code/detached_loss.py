@@ -66,6 +66,7 @@ failure = FailureMode(
     remedy="Call backward on the loss as it was computed, and detach only the copy that you log. Do not silence the "
     "error with requires_grad_(): then nothing complains, and nothing is learned.",
     reference="Paszke et al., Automatic differentiation in PyTorch (2017)",
+    looks="error",
     shows="origin",
     knobs=(Knob("lr", (1e-3, 1.0), log=True), Knob("optimizer", ("sgd", "adam"))),
     raises=True,

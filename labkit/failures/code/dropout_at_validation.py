@@ -61,6 +61,7 @@ failure = FailureMode(
     remedy="Call model.eval() before validation and model.train() after it. Averaging many such passes is a method of "
     "its own (Monte Carlo dropout), a single one is a mistake.",
     reference="Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting (2014)",
+    looks="validation worse",
     shows="val_accuracy",
     knobs=(Knob("dropout", (0.0, 0.9)), Knob("width", (32, 512), log=True)),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs

@@ -64,6 +64,7 @@ failure = FailureMode(
     "almost invisible (93.5 % instead of 95), so look at the mode and not only at the loss.",
     reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "
     "Covariate Shift (2015)",
+    looks="not finite",
     shows="train_mode",
     knobs=(Knob("inputs", ("normalised", "unit", "raw")), Knob("lr", (1e-3, 0.3), log=True)),
     also_causes=(

@@ -62,6 +62,7 @@ failure = FailureMode(
     remedy="Set requires_grad to True for what is meant to learn, before the optimizer is built. To use frozen layers "
     "on purpose, make sure that they were trained: a body from a checkpoint, not one from the dice.",
     reference="Yosinski et al., How transferable are features in deep neural networks? (2014)",
+    looks="stops too high",
     shows="grad_norm",
     knobs=(Knob("width", (16, 512), log=True), Knob("depth", (2, 6)), Knob("lr", (0.01, 1.0), log=True)),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs

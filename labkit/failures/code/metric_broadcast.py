@@ -65,6 +65,7 @@ failure = FailureMode(
     "ln 2 cannot be.",
     remedy="Give both the same shape, and assert it. Try a metric on a case with a known answer before you trust it.",
     reference="NumPy documentation, Broadcasting (2024), on how shapes (N, 1) and (N) combine",
+    looks="validation worse",
     shows="val_accuracy",
     knobs=(
         Knob("steps", (100, 1000)),

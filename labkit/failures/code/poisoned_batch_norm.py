@@ -65,6 +65,7 @@ failure = FailureMode(
     "repair a poisoned net, let training images pass in train mode once.",
     reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "
     "Covariate Shift (2015)",
+    looks="validation worse",
     shows="probe_loss",
     knobs=(Knob("normalisation", ("none", "batch", "layer")), Knob("batch_size", (16, 512), log=True)),
     cifar10={"momentum": 0.0},  # as the other nets there

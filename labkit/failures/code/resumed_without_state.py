@@ -79,6 +79,7 @@ failure = FailureMode(
     remedy="Save and restore weights, optimizer, scheduler, step count and loss scaler together. After a restart "
     "compare the first loss and the first learning rate with the last ones before it.",
     reference="PyTorch documentation, Saving and loading a general checkpoint (2024)",
+    looks="jumps",
     shows="lr",
     knobs=(
         Knob("schedule", ("constant", "cosine", "warmup_cosine", "one_cycle")),

@@ -59,6 +59,7 @@ failure = FailureMode(
     remedy="Take the re-wrapping out and call backward on the tensor that the loss function returned. An error about "
     "grad_fn is a friend: find where the graph was cut, rather than asking for requires_grad.",
     reference="Paszke et al., Automatic differentiation in PyTorch (2017)",
+    looks="never moves",
     shows="probe_loss",
     knobs=(Knob("lr", (1e-3, 10.0), log=True), Knob("optimizer", ("sgd", "adam"))),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs

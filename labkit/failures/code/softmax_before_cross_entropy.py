@@ -67,6 +67,7 @@ failure = FailureMode(
     remedy="Take the softmax out of the net and give cross_entropy the logits; apply softmax only to show "
     "probabilities. log_softmax before cross_entropy is harmless: twice is the same as once.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 6.2.2.3",
+    looks="stops too high",
     shows="probe_loss",
     knobs=(Knob("lr", (0.01, 1.0), log=True), Knob("optimizer", ("sgd", "adam")), Knob("steps", (100, 1000))),
     also_causes=("plateau",),

@@ -78,6 +78,7 @@ failure = FailureMode(
     remedy="Change the net first and build the optimizer last; the same after loading, tying or converting layers. "
     "For a layer that comes later there is optimizer.add_param_group().",
     reference="PyTorch documentation, torch.optim: constructing it (2.13)",
+    looks="stops too high",
     shows="update_ratio",
     knobs=(Knob("lr", (0.01, 1.0), log=True), Knob("momentum", (0.0, 0.9)), Knob("depth", (2, 4))),
     also_causes=(

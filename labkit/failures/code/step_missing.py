@@ -63,6 +63,7 @@ failure = FailureMode(
     remedy="Call optimizer.step() once per batch, after backward. With GradScaler it is scaler.step(optimizer); with "
     "gradient accumulation check that the condition around it is ever true.",
     reference="PyTorch documentation, torch.optim: taking an optimization step (2.13)",
+    looks="never moves",
     shows="update_ratio",
     knobs=(Knob("lr", (1e-3, 10.0), log=True), Knob("optimizer", ("sgd", "adam"))),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs

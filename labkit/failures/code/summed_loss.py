@@ -65,6 +65,7 @@ failure = FailureMode(
     remedy="Average over the batch, or divide the learning rate by the batch size, which comes to the "
     "same. Adam hides the bug, because it does not care about the scale; clipping and weight decay do care.",
     reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017)",
+    looks="jumps",
     shows="probe_loss",
     knobs=(Knob("lr", (1e-4, 1.0), log=True), Knob("batch_size", (16, 512), log=True), Knob("clip", (None, 1.0))),
     also_causes=(

@@ -54,6 +54,7 @@ failure = FailureMode(
     remedy="Layer norm or group norm, which look at one image at a time, or larger batches. Adding up gradients over "
     "several small batches does not help: the statistics are still those of two images.",
     reference="Wu and He, Group Normalization (2018)",
+    looks="stops too high",
     shows="val_accuracy",
     learned={"mnist": 0.75, "cifar10": 0.25},  # two thousand images, seen once: 82 to 88 % and 32 %
     knobs=(Knob("normalisation", ("none", "batch", "layer")), Knob("batch_size", (2, 128), log=True)),

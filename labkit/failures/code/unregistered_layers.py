@@ -84,6 +84,7 @@ failure = FailureMode(
     first_check="Print the net, or sum(p.numel() for p in model.parameters()), and compare with your own count.",
     remedy="Put layers into nn.ModuleList, nn.ModuleDict or nn.Sequential, and loose tensors into nn.Parameter.",
     reference="PyTorch documentation, torch.nn.ModuleList (2.13)",
+    looks="stops too high",
     shows="probe_loss",
     knobs=(Knob("depth", (2, 6)), Knob("width", (16, 512), log=True), Knob("lr", (0.01, 1.0), log=True)),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs

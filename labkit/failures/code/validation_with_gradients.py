@@ -53,6 +53,7 @@ failure = FailureMode(
     first_check="`torch.is_grad_enabled()` inside the validation, or whether its loss has a `grad_fn`.",
     remedy="Decorate the validation with `torch.no_grad()` or `torch.inference_mode()`, and log numbers, not tensors.",
     reference="PyTorch documentation, Autograd mechanics (2024), section on locally disabling gradient computation",
+    looks="nothing",
     shows="val_with_gradients",
     knobs=(
         Knob("evaluate_every", (10, 200)),

@@ -80,6 +80,7 @@ failure = FailureMode(
     remedy="Call optimizer.zero_grad() once per step, before backward. Clipping to 1 hides the bug, because it shrinks "
     "the stored sum too (94 % here): look at the loop, not only at the result.",
     reference="Paszke et al., PyTorch: An Imperative Style, High-Performance Deep Learning Library (2019)",
+    looks="jumps",
     shows="grad_norm_total",
     knobs=(
         Knob("lr", (1e-3, 0.3), log=True),

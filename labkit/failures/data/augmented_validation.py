@@ -72,6 +72,7 @@ failure = FailureMode(
     remedy="Give each split a transform of its own: random ones for training alone, and for validation only what "
     "happens in use.",
     reference="Shorten and Khoshgoftaar, A survey on Image Data Augmentation for Deep Learning (2019)",
+    looks="validation worse",
     shows="val_accuracy",
     knobs=(
         Knob("augment", ("none", "crop", "affine")),

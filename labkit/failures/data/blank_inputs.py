@@ -53,6 +53,7 @@ failure = FailureMode(
     remedy="Find what blanks the images: a mask the wrong way round, a second division by 255 of whole numbers, "
     "a failed decode that returns zeros.",
     reference="Karpathy, A Recipe for Training Neural Networks (2019), on the input-independent baseline",
+    looks="never moves",
     shows="activation_std",
     knobs=(
         Knob("lr", (1e-3, 0.3), log=True),

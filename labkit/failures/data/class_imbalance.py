@@ -86,6 +86,7 @@ failure = FailureMode(
     remedy="Draw rare classes more often, or weigh their loss; judge by accuracy per class. Then collect more of them: "
     "sampling restores the balance, not the missing variety.",
     reference="Buda, Maki and Mazurowski, A systematic study of the class imbalance problem (2018)",
+    looks="validation worse",
     shows="val_accuracy",
     knobs=(
         Knob("lr", (0.01, 0.3), log=True),

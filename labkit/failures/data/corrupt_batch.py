@@ -61,6 +61,7 @@ failure = FailureMode(
     remedy="Clip the gradient norm, or skip steps whose gradient is ten times the usual, so that one batch cannot do "
     "more than one batch's harm. Then find out which file it came from.",
     reference="Chowdhery et al., PaLM: Scaling Language Modeling with Pathways (2022), section 5.1, on loss spikes",
+    looks="jumps",
     shows="grad_norm_total",
     knobs=(
         Knob("clip", (None, 1.0)),

@@ -69,6 +69,7 @@ failure = FailureMode(
     remedy="Check ranges when data are read. Clipping the gradient norm takes the force out of any such batch, and "
     "skipping steps with an extreme gradient drops it; find the sample all the same.",
     reference="Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks (2013)",
+    looks="jumps",
     shows="grad_norm_total",
     knobs=(
         Knob("clip", (None, 1.0)),

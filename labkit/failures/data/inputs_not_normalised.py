@@ -62,6 +62,7 @@ failure = FailureMode(
     remedy="Subtract the mean and divide by the standard deviation of the training set, in training and validation "
     "alike. Batch normalisation after the first layer does it too. A lower learning rate only buys slow training.",
     reference="LeCun, Bottou, Orr and Mueller, Efficient BackProp (1998), section 4.3",
+    looks="jumps",
     shows="activation_std",
     knobs=(
         Knob("inputs", ("raw", "unit", "normalised")),

@@ -58,6 +58,7 @@ failure = FailureMode(
     remedy="Draw images and labels with one index, in one place. One batch, fitted again and again, does not find this "
     "bug: in a single batch each image has one label.",
     reference="Karpathy, A Recipe for Training Neural Networks (2019)",
+    looks="never moves",
     shows="probe_accuracy",
     knobs=(
         Knob("steps", (100, 1000)),

@@ -89,6 +89,7 @@ failure = FailureMode(
     remedy="Shuffle images and labels with one and the same order, and sort or join files by key, never by position. "
     "Overfitting one batch does not find this bug: a large net learns any 32 labels by heart.",
     reference="Zhang et al., Understanding deep learning requires rethinking generalization (2017)",
+    looks="never moves",
     shows="probe_accuracy",
     knobs=(
         Knob("samples", (100, 10_000), log=True),

@@ -55,6 +55,7 @@ failure = FailureMode(
     remedy="Split first, by source (person, patient, day), and only then augment, copy or merge. Take duplicates out "
     "before the split, near ones too. The score will fall: the lower one was true all along.",
     reference="Kapoor and Narayanan, Leakage and the reproducibility crisis in machine-learning-based science (2023)",
+    looks="nothing",
     shows="val_accuracy",
     knobs=(
         Knob("samples", (1000, 10_000), log=True),

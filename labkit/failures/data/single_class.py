@@ -58,6 +58,7 @@ failure = FailureMode(
     first_check="Count the labels of a few batches. A loss of zero in a hundred steps is a warning.",
     remedy="Look for the filter, the sorted file cut short, or the folder that was read alone; then count again.",
     reference="Buda, Maki and Mazurowski, A systematic study of the class imbalance problem (2018), at its extreme",
+    looks="validation worse",
     shows="label_entropy",
     knobs=(
         Knob("lr", (0.01, 0.3), log=True),

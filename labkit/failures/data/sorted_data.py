@@ -70,6 +70,7 @@ failure = FailureMode(
     remedy="Shuffle before each epoch. Where the data are too large for that, mix the order of the files and shuffle "
     "in a buffer that is larger than a class.",
     reference="McCloskey and Cohen, Catastrophic Interference in Connectionist Networks (1989)",
+    looks="validation worse",
     shows="label_entropy",
     knobs=(
         Knob("lr", (0.001, 0.3), log=True),

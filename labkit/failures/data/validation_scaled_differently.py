@@ -68,6 +68,7 @@ failure = FailureMode(
     remedy="Scale once, in one function that both loaders call, with the numbers of the training set. What is saved "
     "with the net is its scaling too.",
     reference="Breck et al., Data Validation for Machine Learning (2019), on training-serving skew",
+    looks="validation worse",
     shows="val_loss",
     knobs=(
         Knob("inputs", ("normalised", "unit", "raw")),

@@ -49,6 +49,7 @@ failure = FailureMode(
     "process: they must differ.",
     remedy="Pass a DistributedSampler to the loader, and call its set_epoch before every epoch.",
     reference="Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (2020)",
+    looks="stops too high",
     shows="val_accuracy",
     knobs=(
         Knob("batch_size", (16, 128), log=True),

@@ -57,6 +57,7 @@ failure = FailureMode(
     first_check="The first ten labels of two epochs: they must differ. Not whether the processes differ: they do.",
     remedy="Call sampler.set_epoch(epoch) before each epoch.",
     reference="PyTorch documentation, torch.utils.data.distributed.DistributedSampler (2024), the warning on set_epoch",
+    looks="nothing",
     shows="val_accuracy",
     knobs=(
         Knob("batch_size", (16, 128), log=True),

@@ -58,6 +58,7 @@ failure = FailureMode(
     "stop at the lowest validation loss does; neither adds accuracy. A temperature fitted on held-out data repairs "
     "the probabilities afterwards.",
     reference="Guo et al., On Calibration of Modern Neural Networks (2017)",
+    looks="validation worse",
     shows="val_confidence",
     knobs=(
         Knob("weight_decay", (0.0, 2.0)),

@@ -52,6 +52,7 @@ failure = FailureMode(
     remedy="Smaller batches, or a learning rate that grows with the batch. The rate matters as much as the batch: 16 "
     "images at half the rate end at an eigenvalue of 4.0 in place of 2.3.",
     reference="Keskar et al., On Large-Batch Training for Deep Learning: Generalization Gap and Sharp Minima (2017)",
+    looks="validation worse",
     shows="gap",
     knobs=(
         Knob("batch_size", (8, 1000), log=True),

@@ -52,6 +52,7 @@ failure = FailureMode(
     remedy="More data. Augmentation, early stopping and weight decay narrow the gap; on 100 digits none of the "
     "regularisers brought the accuracy near what data bring.",
     reference="Zhang et al., Understanding deep learning requires rethinking generalization (2017)",
+    looks="validation worse",
     shows="gap",
     knobs=(
         Knob("samples", (100, 10_000), log=True),

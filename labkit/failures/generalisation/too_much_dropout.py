@@ -51,6 +51,7 @@ failure = FailureMode(
     remedy="Lower p: 0.2 to 0.5 is usual for hidden layers. First see that the net overfits at all; a net that "
     "underfits needs no dropout.",
     reference="Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting (2014)",
+    looks="stops too high",
     shows="losses",
     knobs=(
         Knob("dropout", (0.0, 0.95)),

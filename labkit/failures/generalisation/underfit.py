@@ -73,6 +73,7 @@ failure = FailureMode(
     remedy="A larger net: more units first, more layers afterwards. More data and more steps do not help a net that "
     "is full.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 5.2",
+    looks="stops too high",
     shows="gap",
     knobs=(
         Knob("width", (1, 128), log=True),

@@ -58,6 +58,7 @@ failure = FailureMode(
     remedy="Set the threshold near the upper end of the norms of a healthy run (here 1 to 5), so that it cuts the "
     "peaks and not the steps.",
     reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013), section 3.2",
+    looks="stops too high",
     shows="grad_norm_total",
     knobs=(
         Knob("clip", (1e-4, 5.0), log=True),

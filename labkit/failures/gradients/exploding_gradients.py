@@ -60,6 +60,7 @@ failure = FailureMode(
     remedy="An init that keeps the scale: He for ReLU, Xavier for tanh. Clipping only stops the NaN, and the net is "
     "still out of scale.",
     reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
+    looks="not finite",
     shows="grad_norm_total",
     knobs=(
         Knob("init_scale", (0.1, 1.0), log=True),

@@ -49,6 +49,7 @@ failure = FailureMode(
     remedy="Start the recurrent matrix orthogonal (or as the identity) with gain 1. Clipping belongs into recurrent "
     "training against later peaks, but does not repair the start.",
     reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013)",
+    looks="jumps",
     shows="grad_norm_total",
     knobs=(
         Knob("init_scale", (0.5, 2.0), log=True),

@@ -55,6 +55,7 @@ failure = FailureMode(
     remedy="A threshold near the largest entries of a healthy run (here 0.1), or clipping by norm, which keeps the "
     "direction. Adam is unharmed: it divides the size out again.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 10.11.1",
+    looks="stops too high",
     shows="grad_max",
     knobs=(
         Knob("clip", (1e-6, 1.0), log=True),

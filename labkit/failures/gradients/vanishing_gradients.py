@@ -59,6 +59,7 @@ failure = FailureMode(
     remedy="An activation with slope 1 and an init that matches it (tanh with Xavier, ReLU with He), or batch "
     "normalisation; skip connections help in part. ReLU alone, with PyTorch's default init, does not cure ten layers.",
     reference="Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010)",
+    looks="never moves",
     shows="grad_norm",
     knobs=(
         Knob("activation", ("sigmoid", "tanh", "relu", "leaky_relu", "gelu")),

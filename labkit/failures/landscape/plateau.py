@@ -58,6 +58,7 @@ failure = FailureMode(
     "the first flat stretch for convergence.",
     reference="Dauphin et al., Identifying and attacking the saddle point problem in high-dimensional non-convex "
     "optimization (2014)",
+    looks="stops too high",
     shows="grad_norm_total",
     knobs=(
         Knob("init_scale", (0.03, 0.3), log=True),

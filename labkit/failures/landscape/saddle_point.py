@@ -63,6 +63,7 @@ failure = FailureMode(
     "noise of small batches does not, because at the saddle it shrinks with the weights.",
     reference="Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks "
     "(2014)",
+    looks="stops too high",
     shows="grad_norm",
     knobs=(
         Knob("init_scale", (1e-8, 0.1), log=True),

@@ -60,6 +60,7 @@ failure = FailureMode(
     remedy="Lower the learning rate below 2 over the top eigenvalue: here three quarters of it is enough. Scaling the "
     "inputs makes the valley rounder, and momentum 0.9 nearly doubles the rate that is stable.",
     reference="Cohen et al., Gradient Descent on Neural Networks Typically Occurs at the Edge of Stability (2021)",
+    looks="stops too high",
     shows="grad_mean",
     knobs=(
         Knob("lr", (0.005, 0.042), log=True),

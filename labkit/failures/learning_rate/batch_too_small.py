@@ -62,6 +62,7 @@ failure = FailureMode(
     "they are measured on.",
     remedy="A larger batch, or the rate divided by as much as the batch was; a decay to 0 averages the noise away.",
     reference="Smith et al., Don't Decay the Learning Rate, Increase the Batch Size (2018)",
+    looks="stops too high",
     shows="probe_loss",
     knobs=(
         Knob("batch_size", (16, 256), log=True),

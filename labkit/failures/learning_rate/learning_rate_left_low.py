@@ -63,6 +63,7 @@ failure = FailureMode(
     remedy="Raise the rate by threes until the loss becomes restless, and go back one; a range test finds it in a "
     "hundred steps. Twice as many steps buy less than three times the rate.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",
+    looks="stops too high",
     shows="update_ratio",
     knobs=(
         Knob("lr", (0.001, 0.3), log=True),

@@ -55,6 +55,7 @@ failure = FailureMode(
     remedy="Lower the learning rate by factors of ten until the loss falls from the start, or read it off a "
     "range test. A tenth is often not enough, and clipping only hides the NaN.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), sections 8.3 and 11.4",
+    looks="not finite",
     shows="update_ratio",
     knobs=(
         Knob("lr", (1e-3, 10.0), log=True),

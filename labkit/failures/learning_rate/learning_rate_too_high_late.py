@@ -60,6 +60,7 @@ failure = FailureMode(
     remedy="Decay the learning rate towards the end: cosine, steps, or a plateau rule.",
     reference="Robbins and Monro, A Stochastic Approximation Method (1951); You et al., How Does Learning Rate Decay "
     "Help Modern Neural Networks? (2019)",
+    looks="stops too high",
     shows="probe_loss",
     knobs=(
         Knob("schedule", ("constant", "cosine", "warmup_cosine", "one_cycle")),

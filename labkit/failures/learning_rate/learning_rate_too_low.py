@@ -44,6 +44,7 @@ failure = FailureMode(
     first_check="The ratio of update to weight: below 1e-4 with living gradients, the rate is too low.",
     remedy="Raise the learning rate by factors of ten until the loss falls clearly within the first epoch.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",
+    looks="never moves",
     shows="update_ratio",
     knobs=(
         Knob("lr", (1e-6, 0.3), log=True),

@@ -46,6 +46,7 @@ failure = FailureMode(
     remedy="Give the schedule the number of steps of this run (epochs times batches per epoch, not epochs), and "
     "compute it, so that it changes when the run does. Training for longer changes nothing.",
     reference="Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017)",
+    looks="stops too high",
     shows="lr",
     knobs=(
         Knob("schedule_steps", (20, 400)),

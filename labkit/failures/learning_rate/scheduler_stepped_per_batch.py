@@ -62,6 +62,7 @@ failure = FailureMode(
     remedy="Call `scheduler.step()` where its unit ends: after the epoch for a decay per epoch, after the batch only "
     "for schedules that count batches.",
     reference="PyTorch documentation, torch.optim: How to adjust learning rate (2.x), on calling scheduler.step()",
+    looks="stops too high",
     shows="lr",
     knobs=(
         Knob("decay", (0.5, 1.0)),

@@ -66,6 +66,7 @@ failure = FailureMode(
     remedy="Let the rate rise over the first steps, here half of a short run, usually 1 to 10 %. A lower rate "
     "throughout works too, and is slower.",
     reference="Xiong et al., On Layer Normalization in the Transformer Architecture (2020)",
+    looks="stops too high",
     shows="attention_entropy",
     knobs=(
         Knob("schedule", ("constant", "cosine", "warmup_cosine")),

@@ -51,6 +51,7 @@ failure = FailureMode(
     first_check="Where is the highest learning rate of the run? At its last step, the warm-up never ended.",
     remedy="Give the warm-up as a share of the run, 1 to 10 % of its steps.",
     reference="Vaswani et al., Attention Is All You Need (2017), section 5.3: 4,000 warm-up steps, of 100,000",
+    looks="stops too high",
     shows="lr",
     costs="five points of accuracy, and a loss three times as high as with a warm-up that ends",
     knobs=(

@@ -90,6 +90,7 @@ failure = FailureMode(
     remedy="Save the memory with bfloat16, or with 8 bits and a scale per block, never with plain float16. The second "
     "average needs range much more than digits.",
     reference="Dettmers et al., 8-bit Optimizers via Block-wise Quantization (2022)",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("optimizer", ("adam", "adamw", "sgd")),

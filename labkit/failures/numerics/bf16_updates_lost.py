@@ -61,6 +61,7 @@ failure = FailureMode(
     remedy="Keep the weights in float32 and compute in bf16 (autocast). Where memory forbids it: stochastic rounding, "
     "or a second bf16 number per weight for the rest (Kahan summation).",
     reference="Zamirai et al., Revisiting BFloat16 Training (2020)",
+    looks="stops too high",
     shows="update_ratio",
     knobs=(
         Knob("precision", ("fp32", "bf16", "bf16_pure")),

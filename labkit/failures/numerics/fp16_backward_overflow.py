@@ -57,6 +57,7 @@ failure = FailureMode(
     remedy="Let GradScaler choose the factor: it skips a step that overflows and halves. A fixed factor must be tried "
     "on the largest gradients of the run, not on the first ones. bf16 needs none.",
     reference="Micikevicius et al., Mixed Precision Training (2018), section 3.2 on loss scaling",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("loss_scale", (1.0, 2.0**24), log=True),

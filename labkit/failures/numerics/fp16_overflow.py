@@ -48,6 +48,7 @@ failure = FailureMode(
     remedy="Normalise the inputs and use an init that keeps the scale. bf16 avoids the overflow but not the bad "
     "scale. GradScaler cannot help: it rescales gradients, and this is the forward pass.",
     reference="Micikevicius et al., Mixed Precision Training (2018)",
+    looks="not finite",
     shows="activation_size",
     knobs=(
         Knob("precision", ("fp32", "bf16", "fp16")),

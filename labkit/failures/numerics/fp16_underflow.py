@@ -67,6 +67,7 @@ failure = FailureMode(
     remedy="Scale the loss up before the backward pass and the gradients down after it, as GradScaler does; or bf16. "
     "No learning rate helps: anything times 0 is 0.",
     reference="Micikevicius et al., Mixed Precision Training (2018), section 3.2 on loss scaling",
+    looks="never moves",
     shows="grad_norm",
     knobs=(
         Knob("loss_scale", (None, "dynamic")),

@@ -54,6 +54,7 @@ failure = FailureMode(
     remedy="Keep the weights in float32 and let autocast round what may be rounded; or use bf16. An epsilon of 1e-4 "
     "survives, with a jump of the loss to 11 at the start.",
     reference="Micikevicius et al., Mixed Precision Training (2018), section 3.1 on float32 master weights",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("precision", ("fp32", "fp16", "bf16_pure", "half")),

@@ -81,6 +81,7 @@ failure = FailureMode(
     remedy="Write y = y * 2, not y.mul_(2) or y *= 2, on anything that came out of a sigmoid, tanh, exp or softmax. "
     "Editing x.data or under no_grad silences the error and makes the gradient wrong instead.",
     reference="Paszke et al., PyTorch: An Imperative Style, High-Performance Deep Learning Library (2019), section 4.3",
+    looks="error",
     shows="origin",
     knobs=(Knob("lr", (0.01, 0.3), log=True), Knob("optimizer", ("sgd", "adam"))),
     raises=True,

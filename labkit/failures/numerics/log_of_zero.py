@@ -76,6 +76,7 @@ failure = FailureMode(
     remedy="Compute the loss from the outputs: binary_cross_entropy_with_logits. A clamp must fit the format: 1 - 1e-8 "
     "is 1 in float32, and what a clamp does hold back has no gradient.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 6.2.2.2 on sigmoid units and the log",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("loss", ("cross_entropy", "mean_squared_error")),

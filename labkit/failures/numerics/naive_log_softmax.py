@@ -74,6 +74,7 @@ failure = FailureMode(
     remedy="log_softmax or cross_entropy, which never form the share. A clamp stops the NaN and with it the gradient "
     "of every clamped sample: exactly those that need it.",
     reference="Blanchard, Higham and Higham, Accurately computing the log-sum-exp and softmax functions (2021)",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("inputs", ("normalised", "unit", "raw")),

@@ -78,6 +78,7 @@ failure = FailureMode(
     remedy="Give the raw outputs to cross_entropy, which subtracts the largest before it takes any exponential. Then "
     "see why the outputs are that large: here the pixels run from 0 to 255.",
     reference="Blanchard, Higham and Higham, Accurately computing the log-sum-exp and softmax functions (2021)",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("inputs", ("normalised", "unit", "raw")),

@@ -89,6 +89,7 @@ failure = FailureMode(
     remedy="Look through the data once and leave out or fill in what is not finite. In the loop, skip a step whose "
     "loss is not finite, and count how often. Clipping does not help.",
     reference="Kim et al., A taxonomy of dirty data (2003), on missing values; IEEE 754 (2019) on how NaN spreads",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("seed", (0, 9)),

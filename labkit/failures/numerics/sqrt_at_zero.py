@@ -79,6 +79,7 @@ failure = FailureMode(
     remedy="Put the constant under the root: (x.square().sum() + 1e-8).sqrt(). The same holds for the standard "
     "deviation of equal values, the distance between equal points, and any norm of zeros.",
     reference="Kingma and Ba, Adam: A Method for Stochastic Optimization (2015), for an epsilon beside a root",
+    looks="not finite",
     shows="origin",
     knobs=(
         Knob("init", ("he", "xavier", "default")),

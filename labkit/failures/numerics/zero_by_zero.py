@@ -100,6 +100,7 @@ failure = FailureMode(
     remedy="A small constant in every divisor that data can make 0, 1e-5 here; in 16 bits not below 1e-4. And look at "
     "what the blank sample is doing in the data.",
     reference="Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic (1991)",
+    looks="not finite",
     shows="origin",
     knobs=(Knob("seed", (0, 9)), Knob("batch_size", (32, 512), log=True), Knob("clip", (None, 1.0))),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs

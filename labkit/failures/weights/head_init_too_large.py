@@ -67,6 +67,7 @@ failure = FailureMode(
     first_check="The spread of the outputs beside that of the last hidden layer, in the first forward pass.",
     remedy="Draw a new head as small as the other layers, or smaller: zeros are fine for a last layer alone.",
     reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017), section 5.1",
+    looks="stops too high",
     shows="activation_size",
     knobs=(
         Knob("lr", (1e-4, 0.3), log=True),

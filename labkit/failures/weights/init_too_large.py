@@ -57,6 +57,7 @@ failure = FailureMode(
     first_check="The very first loss: a net that knows nothing should say ln(classes), 2.3 for ten.",
     remedy="Scale the draw by the number of inputs: He for ReLU, Xavier for tanh, or PyTorch's default.",
     reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
+    looks="stops too high",
     shows="activation_size",
     knobs=(
         Knob("init", ("normal", "default", "he", "xavier")),

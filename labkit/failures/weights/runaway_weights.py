@@ -85,6 +85,7 @@ failure = FailureMode(
     first_check="The weight norm over time, on a log axis. Healthy norms grow too, but ever more slowly.",
     remedy="Look for the sign in hand-written decay or penalty terms: the gradient gets plus decay times weight.",
     reference="Krogh and Hertz, A Simple Weight Decay Can Improve Generalization (1991)",
+    looks="jumps",
     shows="weight_norm",
     knobs=(
         Knob("weight_decay", (0.0, 0.05)),

@@ -51,6 +51,7 @@ failure = FailureMode(
     first_check="Compare the rows of a weight matrix: their spread is 0, its rank is 1.",
     remedy="Draw the weights at random, by He or by PyTorch's default. Width, time and Adam do not help.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 8.4",
+    looks="stops too high",
     shows="twins",
     knobs=(
         Knob("init", ("constant", "default", "he", "xavier")),

@@ -51,6 +51,7 @@ failure = FailureMode(
     first_check="The weight norm over time: a straight line downwards on a log axis.",
     remedy="A weight decay of 1e-4 to 1e-2 with SGD. AdamW takes more: a decay of 1 is still harmless at LR 0.003.",
     reference="Krogh and Hertz, A Simple Weight Decay Can Improve Generalization (1991)",
+    looks="never moves",
     shows="weight_norm",
     knobs=(
         Knob("weight_decay", (1e-4, 2.0), log=True),

@@ -47,6 +47,7 @@ failure = FailureMode(
     remedy="Draw the weights at random, with PyTorch's default or He init. Zeros are right for biases, and for weights "
     "only where another path carries the signal.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 8.4",
+    looks="never moves",
     shows="grad_norm",
     knobs=(
         Knob("init", ("zero", "default", "he", "xavier")),
