@@ -18,6 +18,15 @@ _HOME = {
     "Study": "study",
     "study": "study",
     "is_cured": "study",
+    "watch": "watch",
+    "Alarm": "watch",
+    "checkup": "checkup",
+    "find_lr": "tools.lr_finder",
+    "gradient_flow": "tools.gradient_flow",
+    "hunt": "tools.nan_hunt",
+    "scan": "tools.nan_hunt",
+    "dead_units": "tools.dead_units",
+    "ClipLog": "tools.clipping",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -62,6 +62,10 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--dataset", default="mnist", help="mnist or cifar10")
     run.add_argument("--face", help="another appearance of the same failure; `labkit explain NAME` lists them")
     run.add_argument("--out", metavar="FILE", help="draw the three runs: .png, .pdf or .svg")
+    diagnose = command(
+        "diagnose", diagnose_file, "what is wrong with a recorded run? .npz, .csv or a TensorBoard folder"
+    )
+    diagnose.add_argument("file")
     data = command("data", show_data, "list the data sets that are here, or download a full one")
     data.add_argument("action", nargs="?", choices=["download"])
     data.add_argument("name", nargs="?", help="mnist or cifar10")
@@ -75,13 +79,21 @@ def parser() -> argparse.ArgumentParser:
     )
     poster.add_argument("--paper", default="a3", help="a4, a3 (default) or letter, all landscape")
     poster.add_argument("--width", type=int, metavar="PIXELS", help="of a .png (default: 300 dots per inch of A3)")
-    clinic = command("clinic", hold_clinic, "play every failure mode with several seeds: does it keep its contract?")
-    clinic.add_argument("--contract", action="store_true", required=True, help="fails, named, cured: over all modes")
-    clinic.add_argument("--seeds", type=int, default=5, metavar="N", help="how many (default: 5)")
+    clinic = command(
+        "clinic", hold_clinic, "blind: how often is the diagnosis right, and how often is a healthy run alarmed?"
+    )
+    clinic.add_argument(
+        "--contract", action="store_true", help="instead: does every mode fail, is it named, is it cured?"
+    )
+    clinic.add_argument("--seeds", type=int, metavar="N", help="how many (default: 5 for the contract, else 1)")
+    clinic.add_argument("--healthy", type=int, default=200, metavar="N", help="runs of the healthy zoo (default: 200)")
     clinic.add_argument("--modes", metavar="A,B,...", help="these modes instead of all")
     clinic.add_argument("--dataset", default="mnist", help="mnist or cifar10")
     clinic.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in")
-    clinic.add_argument("--out", metavar="FILE.md", help="write the table as a page, with its conditions")
+    clinic.add_argument("--dask", metavar="ADDRESS", help="spread the work over this Dask cluster")
+    clinic.add_argument(
+        "--out", metavar="FILE", help="the contract as .md; else the confusion matrix as .png, .pdf or .svg"
+    )
     landscape = command(
         "landscape", draw_landscape, "saddle, plateau, sharp and flat minimum of trained nets", json=False
     )
@@ -142,6 +154,18 @@ def run_mode(options) -> None:
         print(f"\npicture: {path}", file=sys.stderr)
 
 
+def diagnose_file(options) -> None:
+    import dataclasses
+
+    from labkit import export, report
+    from labkit.diagnose import diagnose
+
+    run = export.read(options.file)
+    if options.json:
+        return show_json([dataclasses.asdict(found) for found in diagnose(run)])
+    print(report.exam(run))
+
+
 def show_data(options) -> None:
     from labkit import data
     from labkit.knob import RecipeError
@@ -199,17 +223,24 @@ def remake_command(options) -> str:
 
 
 def hold_clinic(options) -> int:
+    from labkit import clinic
+
+    asked = {"dataset": options.dataset, "jobs": options.jobs}
+    names = options.modes.split(",") if options.modes else None
+    with clinic.on_cluster(options.dask):
+        if options.contract:
+            outcomes = clinic.contract(names, seeds=range(options.seeds or 5), **asked)
+            return show_contract(outcomes, options)
+        found = clinic.blind(names=names, seeds=options.seeds or 1, healthy=options.healthy, **asked)
+    return show_evaluation(found, options)
+
+
+def show_contract(outcomes, options) -> int:
     import dataclasses
 
     from labkit import clinic
     from labkit.run import written_whole
 
-    outcomes = clinic.contract(
-        options.modes.split(",") if options.modes else None,
-        seeds=range(options.seeds),
-        dataset=options.dataset,
-        jobs=options.jobs,
-    )
     if options.json:
         show_json([dataclasses.asdict(each) for each in outcomes])
     else:
@@ -218,6 +249,18 @@ def hold_clinic(options) -> int:
         with written_whole(options.out) as stream:
             stream.write(clinic.in_markdown(outcomes, options.dataset).encode())
     return 0 if all(each.kept for each in outcomes) else 1
+
+
+def show_evaluation(found, options) -> int:
+    import dataclasses
+
+    from labkit import clinic
+    from labkit.plots import save
+
+    show_json(dataclasses.asdict(found)) if options.json else print(clinic.evaluation_in_words(found))
+    if options.out:
+        print(f"picture: {save(clinic.confusion_picture(found), options.out)}", file=sys.stderr)
+    return 0
 
 
 def draw_landscape(options) -> None:

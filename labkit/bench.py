@@ -1,6 +1,9 @@
 """Speed, as ratios measured side by side in one run: never seconds, which say more about the machine."""
 
+import contextlib
 import gzip
+import importlib.util
+import io
 import shutil
 import statistics
 import subprocess
@@ -11,14 +14,16 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from tqdm.auto import tqdm
 
 from labkit import data, vision
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
 from labkit.recipe import Recipe
+from labkit.tools.lr_finder import find_lr
 from labkit.train import Training, evaluation_steps, few_threads
+from labkit.watch import watch
 
 STEPS = 120  # of one timed stretch, after WARM_UP steps that are not timed
 WARM_UP = 20
@@ -38,6 +43,8 @@ GOALS = {
     "data_path": 15,
     "help": 0.05,
     "poster": 0.05,
+    "watch.every step": 1.15,
+    "find_lr": 0.6,
 }
 HIGHER_IS_BETTER = {"data_path", "tutorial.mlp", "tutorial.deep", "tutorial.cnn"}
 
@@ -51,6 +58,15 @@ def measure() -> dict:
         for name, recipe in tqdm(NETS.items(), desc="instruments", leave=False):
             ratios["instruments"][name] = compare(ours(recipe), bare(recipe))
             ratios["tutorial"][name] = compare(tutorial(recipe, tutorial_set), ours(recipe), rounds=3)
+        ratios["watch"] = {
+            "every step": compare(watched(NETS["mlp"], 1), bare(NETS["mlp"])),
+            "every 10th": compare(watched(NETS["mlp"], 10), bare(NETS["mlp"])),
+            **{
+                name: compare(made(NETS["mlp"]), bare(NETS["mlp"]), rounds=3) for name, made in other_watchers().items()
+            },
+        }
+        if other := torch_lr_finder():
+            ratios["find_lr"] = compare(our_range_test(), other, rounds=5)
         ratios["poster"] = poster_ratio(Path(folder))
         ratios["data_path"] = compare(tutorial_batches(tutorial_set), our_batches(), rounds=3)
     ratios["help"] = compare(start("-m", "labkit", "--help"), start("-c", "import torch"), rounds=5)
@@ -96,6 +112,114 @@ def bare(recipe: Recipe):
                 loss.backward()
                 optimizer.step()
                 step += 1
+
+    return seconds
+
+
+def watched(recipe: Recipe, every: int):
+    """The plain PyTorch loop with `labkit.watch` around it."""
+    return timed_loop(recipe, lambda model, optimizer: watch(model, optimizer, every=every))
+
+
+def other_watchers() -> dict:
+    """What other libraries offer for the same purpose, where they are installed."""
+    found = {}
+    if importlib.util.find_spec("wandb"):
+        found["wandb.watch"] = wandb_watched
+    if importlib.util.find_spec("ignite"):
+        found["ignite, norms in handlers"] = ignite_watched
+    return found
+
+
+def wandb_watched(recipe: Recipe):
+    """wandb.watch with gradients and parameters at each step, offline."""
+    import wandb
+
+    @contextlib.contextmanager
+    def around(model, optimizer):
+        options = {"mode": "offline", "settings": {"silent": True}}
+        with tempfile.TemporaryDirectory() as folder, wandb.init(dir=folder, **options) as run:
+            wandb.watch(model, log="all", log_freq=1)
+            yield lambda loss, batch: run.log({"loss": loss})
+            wandb.unwatch(model)
+
+    return timed_loop(recipe, around)
+
+
+def ignite_watched(recipe: Recipe):
+    """An ignite engine whose handler takes the norm of every gradient and weight."""
+    from ignite.engine import Engine, Events
+
+    @contextlib.contextmanager
+    def around(model, optimizer):
+        engine, history = Engine(lambda engine, batch: batch), []
+
+        @engine.on(Events.ITERATION_COMPLETED)
+        def note(engine):
+            history.append([(weight.grad.norm().item(), weight.norm().item()) for weight in model.parameters()])
+
+        yield lambda loss, batch: engine.run([loss], max_epochs=1)
+
+    return timed_loop(recipe, around)
+
+
+def timed_loop(recipe: Recipe, around):
+    """A contestant: the plain loop inside a context that gives it something to tell its loss to."""
+
+    def seconds() -> float:
+        training = Training(recipe.but(device="cpu"))
+        model, (x, y) = training.model, training.data.train
+        optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=recipe.momentum)
+        with around(model, optimizer) as record:
+            tell = record.step if hasattr(record, "step") else record
+            for step in range(WARM_UP + STEPS):
+                if step == WARM_UP:
+                    began = time.perf_counter()
+                batch = torch.randint(len(y), (recipe.batch_size,))
+                inputs, targets = x[batch], y[batch]
+                optimizer.zero_grad()
+                loss = cross_entropy(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+                tell(loss, (inputs, targets))
+            return (time.perf_counter() - began) / STEPS
+
+    return seconds
+
+
+RANGE_STEPS = 100
+
+
+def our_range_test():
+    """Our learning-rate range test, on data in memory."""
+
+    def seconds() -> float:
+        training = Training(Recipe(device="cpu"))
+        began = time.perf_counter()
+        find_lr(
+            training.model, cross_entropy, tuple(training.data.train), training.optimizer, high=1.0, steps=RANGE_STEPS
+        )
+        return time.perf_counter() - began
+
+    return seconds
+
+
+def torch_lr_finder():
+    """The package torch-lr-finder on the same data in a DataLoader, where it is installed; None where it is not."""
+    if not importlib.util.find_spec("torch_lr_finder"):
+        return None
+    from torch_lr_finder import LRFinder
+
+    def seconds() -> float:
+        training = Training(Recipe(device="cpu"))
+        loader = DataLoader(TensorDataset(*training.data.train), Recipe().batch_size, shuffle=True)
+        optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-5, momentum=0.9)
+        began = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            finder = LRFinder(training.model, optimizer, torch.nn.CrossEntropyLoss(), device="cpu")
+            finder.range_test(loader, end_lr=1.0, num_iter=RANGE_STEPS, diverge_th=1e9)
+            finder.reset()
+        return time.perf_counter() - began
 
     return seconds
 
@@ -255,10 +379,14 @@ def in_words(found: dict) -> str:
         "instruments": "our loop with every instrument / bare PyTorch loop",
         "tutorial": "the tutorial way / our loop with every instrument",
         "data_path": "torchvision DataLoader / our batches",
+        "watch": "a plain loop that is watched / the same alone",
+        "find_lr": "our range test / torch-lr-finder, as many steps",
         "poster": "training of the default poster, ours / the tutorial way",
         "help": "labkit --help / import torch",
     }
     for name, text in meaning.items():
+        if name not in found:  # the other contestant is not installed
+            continue
         values = found[name] if isinstance(found[name], dict) else {"": found[name]}
         for net, value in values.items():
             key = f"{name}.{net}" if net else name

@@ -1,0 +1,123 @@
+"""Healthy runs of many kinds, to count false alarms on: nets, optimizers, schedules, batches, losses, data sizes."""
+
+import random
+
+from labkit.recipe import Recipe
+
+# Each kind of net with the choices under which it is known to learn. The hard cases are among them on purpose: sparse
+# ReLU nets (Adam 1e-2), converged runs (small sets, many steps), noisy small batches, warm-ups, He-initialised deep
+# nets with first losses of 3, saturating tanh nets, squared error, dropout, batch norm, augmentation.
+KINDS = {
+    "perceptron, SGD": {
+        "depth": (2, 3, 4),
+        "width": (32, 64, 128, 256),
+        "activation": ("relu", "leaky_relu", "gelu", "tanh"),
+        "init": ("default", "xavier"),
+        "lr": (0.05, 0.1, 0.2),
+        "momentum": (0.0, 0.5),
+        "batch_size": (64, 128, 256),
+        "schedule": ("constant", "cosine", "warmup_cosine"),
+    },
+    "perceptron, momentum": {
+        "depth": (2, 3),
+        "lr": (0.02, 0.05),
+        "momentum": (0.9,),
+        "batch_size": (128, 256),
+        "schedule": ("constant", "cosine", "warmup_cosine", "one_cycle"),
+        "normalisation": ("none", "batch", "layer"),
+    },
+    "perceptron, Adam": {
+        "optimizer": ("adam", "adamw"),
+        "depth": (2, 3, 4),
+        "width": (64, 128, 256),
+        "activation": ("relu", "leaky_relu", "gelu", "silu", "tanh"),
+        "lr": (1e-3, 3e-3),
+        "batch_size": (32, 64, 128, 256),
+        "schedule": ("constant", "cosine", "warmup_cosine"),
+        "dropout": (0.0, 0.2),
+    },
+    "sparse ReLU net": {"optimizer": ("adam",), "lr": (0.006, 0.01), "width": (128, 256), "depth": (2, 3)},
+    "deep, He": {
+        "depth": (6, 8, 10),
+        "width": (64,),
+        "init": ("he",),
+        "optimizer": ("adam",),
+        "lr": (5e-4, 1e-3),
+        "schedule": ("constant", "cosine"),
+    },
+    "deep, tanh": {
+        "depth": (6, 10),
+        "width": (64,),
+        "activation": ("tanh",),
+        "init": ("xavier",),
+        "lr": (0.05, 0.1),
+        "momentum": (0.0,),
+    },
+    "deep, residual": {
+        "depth": (6, 10),
+        "width": (64,),
+        "residual": (True,),
+        "optimizer": ("adam",),
+        "lr": (1e-3,),
+        "normalisation": ("none", "batch"),
+    },
+    "noisy small batches": {"batch_size": (16, 32), "lr": (0.02, 0.05), "momentum": (0.0,), "steps": (600,)},
+    "converged": {"samples": (3000,), "steps": (600,), "lr": (0.05,), "momentum": (0.0,), "weight_decay": (0.0, 1e-3)},
+    "squared error": {
+        "loss": ("mean_squared_error",),
+        "lr": (0.5, 1.0),
+        "momentum": (0.0, 0.5),
+        "depth": (2, 3),
+        "batch_size": (64, 128),
+    },
+    "convolutions": {
+        "model": ("convnet",),
+        "depth": (3,),
+        "width": (8, 16),
+        "optimizer": ("adam",),
+        "lr": (1e-3, 3e-3),
+        "batch_size": (64,),
+        "steps": (250,),
+        "normalisation": ("none", "batch"),
+        "augment": ("none", "crop"),
+    },
+    "recurrent": {
+        "model": ("rnn",),
+        "activation": ("tanh",),
+        "width": (64,),
+        "optimizer": ("adam",),
+        "lr": (1e-3, 2e-3),
+        "clip": (1.0,),
+        "steps": (300,),
+    },
+    "transformer": {
+        "model": ("vit",),
+        "depth": (2,),
+        "width": (32,),
+        "activation": ("gelu",),
+        "optimizer": ("adam",),
+        "lr": (2e-3, 3e-3),
+        "schedule": ("warmup_cosine",),
+        "batch_size": (64,),
+        "steps": (300,),
+    },
+    "clipped": {"clip": (1.0, 2.0), "lr": (0.1,), "momentum": (0.9,), "depth": (2, 3)},
+    "decayed": {"weight_decay": (1e-4, 1e-3), "lr": (0.1,), "momentum": (0.0, 0.5), "schedule": ("exponential",)},
+}
+COMMON = {"steps": (200, 300, 400), "samples": (5_000, 10_000, 20_000)}
+# What such a run reaches at least; a draw below it has not learned, and is not counted as healthy.
+ENOUGH = {"transformer": 0.55, "recurrent": 0.6}
+USUAL = 0.8
+
+
+def healthy_zoo(count: int, seed: int = 0) -> list[tuple[str, Recipe]]:
+    """So many recipes, kind after kind, their choices drawn at random; the same for the same seed."""
+    draw = random.Random(seed)
+    kinds = list(KINDS)
+    return [(kind, recipe(kind, draw)) for kind in (kinds[index % len(kinds)] for index in range(count))]
+
+
+def recipe(kind: str, draw: random.Random) -> Recipe:
+    choices = COMMON | KINDS[kind]
+    chosen = {name: draw.choice(values) for name, values in choices.items()}
+    return Recipe(**chosen, seed=draw.randrange(1000, 10_000))
