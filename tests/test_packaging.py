@@ -358,7 +358,7 @@ def continuous_integration(folder, *, user, failing=""):
 
 
 @needs_bash
-def test_ci_installs_then_lints_then_tests(tmp_path):
+def test_ci_installs_lints_tests_and_holds_the_contract(tmp_path):
     code, asked = continuous_integration(tmp_path, user=0)
     assert code == 0
     assert [line.split()[:2] for line in asked] == [
@@ -366,13 +366,14 @@ def test_ci_installs_then_lints_then_tests(tmp_path):
         ["apt-get", "install"],
         ["make", "lint"],
         ["make", "test"],
+        ["make", "contract"],
     ]
     assert {"python3-venv", "chromium", "fonts-dejavu-core"} <= set(asked[1].split())
 
 
 @needs_bash
 def test_ci_leaves_the_system_alone_when_not_root(tmp_path):
-    assert continuous_integration(tmp_path, user=1000) == (0, ["make lint", "make test"])
+    assert continuous_integration(tmp_path, user=1000) == (0, ["make lint", "make test", "make contract"])
 
 
 @needs_bash
