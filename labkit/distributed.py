@@ -81,7 +81,7 @@ def train_together(recipe, **options) -> Run:
             arguments = (rank, recipe, store.port, far_end, options)
             worker = context.Process(target=work, args=arguments, daemon=True)
             pipes.append(pipe)
-            with usual_start_method(context):
+            with uninterrupted(), usual_start_method(context):
                 worker.start()
             workers.append(worker)
             far_end.close()
@@ -94,7 +94,21 @@ def train_together(recipe, **options) -> Run:
             pipe.close()
         for worker in workers:
             worker.terminate()
-            worker.join()
+            worker.join(GOODBYE)
+            worker.kill()  # one that does not listen
+
+
+@contextlib.contextmanager
+def uninterrupted():
+    """Ctrl-C waits until a process is started: half started, nobody would end it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -131,7 +131,8 @@ def _changed(recipe: Recipe, other: Recipe) -> dict:
 
 def _row(label: str, text: str) -> str:
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
-    return textwrap.fill(text, width, initial_indent=f"{label:12}", subsequent_indent=" " * 12)
+    indents = {"initial_indent": f"{label:12}", "subsequent_indent": " " * 12}
+    return textwrap.fill(text, width, break_on_hyphens=False, **indents)
 
 
 def _short(value) -> str:

@@ -21,12 +21,16 @@ def test_every_mode_has_one_row():
 
 
 def test_what_is_out_of_date_is_found_and_renewed(tmp_path):
-    (tmp_path / "README.md").write_text(f"before\n{lessons.BEGIN}\nold\n{lessons.END}\nafter\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text(
+        f"before\n{lessons.BEGIN}\noutdated row\n{lessons.END}\nafter\n", encoding="utf-8"
+    )
     assert lessons.renew(tmp_path, check=True) == [tmp_path / "README.md"]
-    assert "old" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "outdated row" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert lessons.renew(tmp_path) == [tmp_path / "README.md"]
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert text.startswith("before\n") and text.endswith("after\n") and "dead_relu" in text and "old" not in text
+    assert (
+        text.startswith("before\n") and text.endswith("after\n") and "dead_relu" in text and "outdated row" not in text
+    )
     assert lessons.renew(tmp_path, check=True) == []
 
 

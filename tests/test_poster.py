@@ -480,12 +480,14 @@ def test_by_default_the_headlines_and_with_all_the_whole_catalogue_and_the_table
         drawings.append(([study.name for study in studies], options))
         return [_empty_page()]
 
+    some = {name: FAILURES[name] for name in (*poster.HEADLINES, "dead_relu")}  # all of them would train for minutes
+    monkeypatch.setattr(poster, "FAILURES", some)
     monkeypatch.setattr(poster, "draw", draw)
     poster.make([tmp_path / "a.svg"])
     poster.make([tmp_path / "a.svg"], everything=True, paper="a4", remake="labkit poster --all")
-    assert [each["names"] for each in rehearsed] == [list(poster.HEADLINES), list(FAILURES)]
+    assert [each["names"] for each in rehearsed] == [list(poster.HEADLINES), list(some)]
     assert drawings[0] == (list(poster.HEADLINES), {"paper": "a3", "remake": "labkit poster", "tables": False})
-    assert drawings[1] == (list(FAILURES), {"paper": "a4", "remake": "labkit poster --all", "tables": True})
+    assert drawings[1] == (list(some), {"paper": "a4", "remake": "labkit poster --all", "tables": True})
 
 
 def test_studies_come_in_the_order_of_their_names(monkeypatch):

@@ -52,7 +52,7 @@ failure = FailureMode(
     "underfits needs no dropout.",
     reference="Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting (2014)",
     looks="stops too high",
-    shows="losses",
+    shows="probe_loss",
     knobs=(
         Knob("dropout", (0.0, 0.95)),
         Knob("width", (32, 512), log=True),
