@@ -162,7 +162,7 @@ def exam(run) -> str:
         rows.append(("dead units", f"{dead[-1]:.0%}{f' in {place}' if place else ''} (usual under 20 %)"))
     if run.accuracy is not None:
         rows.append(("validation", f"accuracy {run.accuracy:.1%}"))
-    lines = [_row(name, text) if len(name) < 12 else f"{name}  {text}" for name, text in rows]
+    lines = [f"{name:20}{text}" for name, text in rows]
     found = diagnose(run)
     lines += ["", _row("verdict", "no failure shows")] if not found else [""]
     for number, each in enumerate(found):

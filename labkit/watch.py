@@ -152,19 +152,16 @@ class Watch(Recorder):
     def run(self) -> Run:
         """All that was recorded so far, as an ordinary run."""
         run = super().run(None, **self._own_facts())
-        for name in ("step",):
-            run.traces[name] = run.traces[name] * self.every
+        run.traces["step"] = run.traces["step"] * self.every
         return run
 
     def _own_facts(self) -> dict:
+        """What is known of a loop that is not ours; what is not known is not there."""
         labels = self.ledger.labels
         classes = max((int(each.max()) for each in labels[:50]), default=-1) + 1
         return {
-            "classes": classes or None,
+            **({"classes": classes} if classes else {}),
             "every": self.every,
-            "clip": None,
-            "clip_by": "norm",
-            "planned_steps": None,
             "stopped": None,
             "error": self.error,
             "device": self.weights.device.type,

@@ -10,11 +10,11 @@ import pytest
 from helpers import hand_made, trained
 
 from labkit import failures
-from labkit.diagnose import PRECEDENCE, SHOWN, THIN, diagnose
+from labkit.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
 from labkit.failure_mode import Evidence
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.readings import looks
-from labkit.run import Run
+from labkit.run import NoTrace, Run
 
 module = importlib.import_module("labkit.diagnose")
 SOME = FAILURES["learning_rate_too_low"]
@@ -194,3 +194,32 @@ def test_thin_evidence_is_no_diagnosis(monkeypatch):
 )
 def test_what_anybody_sees_in_the_loss(losses, look):
     assert looks(log_of(losses)) == look
+
+
+# --- runs of any length, of which little is known -------------------------------------------------
+
+
+def stranger(steps: int, **traces) -> Run:
+    """A run of which no fact is known."""
+    run = hand_made(steps=steps, **traces)
+    return Run(run.traces, layers=run.layers, activations=run.activations)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("steps", [1, 2, 5, 60, 300])
+@pytest.mark.parametrize("name", [name for name, mode in FAILURES.items() if not mode.raises])
+def test_a_signature_copes_with_whatever_it_is_given(name, steps):
+    given = [
+        stranger(steps),
+        stranger(steps, loss=np.full(steps, 2.3)),
+        stranger(steps, loss=np.full(steps, np.nan), grad_norm=np.nan, weight_norm=np.nan, val_loss=np.nan),
+        stranger(steps, loss=np.linspace(2.3, 50, steps), lr=np.linspace(1e-3, 1, steps)),
+        stranger(steps, grad_norm=0, update_norm=0, update_ratio=0, grad_norm_total=0),
+    ]
+    for run in given:
+        found = evidence_of(FAILURES[name], run)
+        assert found is None or isinstance(found, Evidence | NoTrace)
+
+
+def test_a_healthy_run_of_which_no_fact_is_known_alarms_nobody():
+    assert [diagnose(stranger(steps)) for steps in (1, 5, 60, 300)] == [[], [], [], []]
