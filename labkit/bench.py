@@ -43,7 +43,7 @@ GOALS = {
     "data_path": 15,
     "help": 0.05,
     "poster": 0.05,
-    "watch.every step": 1.15,
+    "watch.every_step": 1.15,
     "find_lr": 0.6,
 }
 HIGHER_IS_BETTER = {"data_path", "tutorial.mlp", "tutorial.deep", "tutorial.cnn"}
@@ -59,8 +59,8 @@ def measure() -> dict:
             ratios["instruments"][name] = compare(ours(recipe), bare(recipe))
             ratios["tutorial"][name] = compare(tutorial(recipe, tutorial_set), ours(recipe), rounds=3)
         ratios["watch"] = {
-            "every step": compare(watched(NETS["mlp"], 1), bare(NETS["mlp"])),
-            "every 10th": compare(watched(NETS["mlp"], 10), bare(NETS["mlp"])),
+            "every_step": compare(watched(NETS["mlp"], 1), bare(NETS["mlp"])),
+            "every_10th": compare(watched(NETS["mlp"], 10), bare(NETS["mlp"])),
             **{
                 name: compare(made(NETS["mlp"]), bare(NETS["mlp"]), rounds=3) for name, made in other_watchers().items()
             },
@@ -125,9 +125,9 @@ def other_watchers() -> dict:
     """What other libraries offer for the same purpose, where they are installed."""
     found = {}
     if importlib.util.find_spec("wandb"):
-        found["wandb.watch"] = wandb_watched
+        found["wandb"] = wandb_watched
     if importlib.util.find_spec("ignite"):
-        found["ignite, norms in handlers"] = ignite_watched
+        found["ignite"] = ignite_watched
     return found
 
 

@@ -59,7 +59,7 @@ def diagnose(run: Run) -> list[Diagnosis]:
     Where something is plainly wrong and no failure can be named, one entry is called "unsure": it has the candidates,
     and the cheapest test that would tell them apart.
     """
-    answers = {mode.name: evidence_of(mode, run) for mode in FAILURES.values()}
+    answers = {mode.name: answer_of(mode, run) for mode in FAILURES.values()}
     found = [(FAILURES[name], one) for name, one in answers.items() if isinstance(one, Evidence)]
     found = [(mode, evidence) for mode, evidence in found if evidence.confidence >= THIN]
     if not found:
@@ -74,7 +74,13 @@ def diagnose(run: Run) -> list[Diagnosis]:
     return [_diagnosis(mode, evidence, answers) for mode, evidence in sorted(found, key=rank)]
 
 
-def evidence_of(mode: FailureMode, run: Run) -> Evidence | NoTrace | None:
+def evidence_of(mode: FailureMode, run: Run) -> Evidence | None:
+    """What a mode's signature sees, if it sees anything and has the instruments for it."""
+    answer = answer_of(mode, run)
+    return answer if isinstance(answer, Evidence) else None
+
+
+def answer_of(mode: FailureMode, run: Run) -> Evidence | NoTrace | None:
     """What a mode's signature sees; None for nothing; a NoTrace where the run lacks the instrument it reads."""
     if not (run.facts.get("error") if mode.raises else len(run)):
         return None

@@ -168,7 +168,9 @@ def looks(run: Run) -> str:
     if run.facts.get("error"):
         return "error"
     losses = run["loss"]
-    if not len(losses) or not np.isfinite(losses[-1]) or run.facts.get("first_nonfinite"):
+    if not len(losses):
+        return "nothing"
+    if not np.isfinite(losses[-1]) or run.facts.get("first_nonfinite"):
         return "not finite"
     first, late = float(losses[0]), late_loss(run)
     if late > JUMPED * first or (np.nanmax(losses) > 5 * first and late > CHANCE * first):

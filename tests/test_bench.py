@@ -178,6 +178,8 @@ def found(short, monkeypatch) -> dict:
     monkeypatch.setattr(bench, "NETS", {name: net.but(width=8, samples=256) for name, net in bench.NETS.items()})
     monkeypatch.setattr(bench, "HEADLINES", ("learning_rate_too_high",))
     monkeypatch.setattr(bench, "validate_like_a_tutorial", lambda *_: None)  # it takes a second each time
+    monkeypatch.setattr(bench, "other_watchers", dict)
+    monkeypatch.setattr(bench, "torch_lr_finder", lambda: bench.our_range_test())
     monkeypatch.setattr(bench, "start", lambda *words: started.append(words) or (lambda: float(len(words))))
     monkeypatch.setattr(bench, "compare", lambda one, other, rounds=1: round(one() / other(), 3))
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
@@ -202,6 +204,7 @@ def test_all_ratios_have_their_names_and_conditions_and_can_be_written_as_json(f
 RATIOS = {
     "instruments": {"mlp": 1.012, "deep": 1.034, "cnn": 1.056},
     "tutorial": {"mlp": 20.5, "deep": 8.0, "cnn": 5.0},
+    "watch": {"every_step": 1.1, "every_10th": 1.01}, "find_lr": 0.5,
     "data_path": 41.25, "poster": 0.041, "help": 0.02,
     "conditions": {"torch": "2.8", "threads": 1, "cpu": "a fast one"},
 }  # fmt: skip
@@ -218,7 +221,10 @@ def test_words_have_every_ratio_and_its_goal():
     assert rows["help"].startswith("0.020 goal <= 0.05 ")
     assert rows["poster"].startswith("0.041 goal <= 0.05 ")
     assert rows["tutorial.mlp"].startswith("20.500 the tutorial way")  # no goal
-    assert len(rows) == 9
+    assert rows["watch.every_step"].startswith("1.100 goal <= 1.15 ") and rows["find_lr"].startswith(
+        "0.500 goal <= 0.6 "
+    )
+    assert len(rows) == 12
 
 
 def test_every_goal_is_one_of_the_ratios():
@@ -226,5 +232,7 @@ def test_every_goal_is_one_of_the_ratios():
         "data_path",
         "help",
         "poster",
+        "watch.every_step",
+        "find_lr",
     }
     assert bench.GOALS.keys() <= names and names >= bench.HIGHER_IS_BETTER

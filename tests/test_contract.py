@@ -237,14 +237,24 @@ def thresholds(name: str) -> list[str]:
 PAIRS = [(name, constant) for name in FAILURES for constant in thresholds(name)]
 
 
-@pytest.mark.parametrize(("name", "constant"), PAIRS)
+# Of these two either suffices, so that neither alone decides; tests/test_failures_data.py has their controls.
+EITHER = {("sorted_data", "FORGOTTEN"), ("sorted_data", "NOTHING_LEARNED")}
+
+
+@pytest.mark.parametrize(("name", "constant"), [pair for pair in PAIRS if pair not in EITHER])
 def test_moved_far_it_changes_a_verdict(name, constant, monkeypatch):
     mode, module = FAILURES[name], module_of(name)
     runs = {role: trained(recipe) for role, recipe in mode.recipes().items() if recipe.processes == 1}
-    before = {role: mode.signature(run) is not None for role, run in runs.items()}
-    own = vars(module)[constant]
-    changed = []
-    for factor in FAR:
-        monkeypatch.setattr(module, constant, type(own)(own * factor) if factor else type(own)(0))
-        changed += [role for role, run in runs.items() if (mode.signature(run) is not None) != before[role]]
+
+    def verdicts() -> list:
+        try:
+            return [mode.signature(run) is not None for run in runs.values()]
+        except (IndexError, ValueError):  # it cannot even be read any more
+            return []
+
+    own, before = vars(module)[constant], verdicts()
+    changed = False
+    for value in (*(own * factor for factor in FAR), 1e9, -1e9):
+        monkeypatch.setattr(module, constant, type(own)(value))
+        changed = changed or verdicts() != before
     assert changed or re.search(rf"\b{constant}\b", CONTROLS), "no verdict depends on it, and no control names it"

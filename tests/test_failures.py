@@ -21,7 +21,7 @@ def constants(name: str):
 
 
 def names(run: Run) -> list[str]:
-    return [found.name for found in diagnose(run)]
+    return [found.name for found in diagnose(run) if found.name != "unsure"]
 
 
 def without(run: Run, *traces: str) -> Run:

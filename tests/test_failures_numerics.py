@@ -191,7 +191,7 @@ FAR = (30.0, 0.0, 150.0)  # behind: also where the right class is the first
     ],
 )
 def test_a_loss_is_told_by_the_outputs_from_which_on_it_fails(run, names):
-    assert [each.name for each in diagnose(run)] == names
+    assert [each.name for each in diagnose(run) if each.name != "unsure"] == names
 
 
 # --- data and roots -------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ ONE = {"place": "batch", "samples": [7], "count": 1}
     ],
 )
 def test_one_missing_pixel_and_one_blank_image(run, names):
-    assert [each.name for each in diagnose(run)] == names
+    assert [each.name for each in diagnose(run) if each.name != "unsure"] == names
 
 
 ROOT = constants("sqrt_at_zero")
