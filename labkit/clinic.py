@@ -147,8 +147,8 @@ def in_markdown(outcomes: list[Outcome], dataset: str) -> str:
         "highest over the seeds; seconds are the median for the healthy, the sick and the cured run together.",
         "",
         "The thresholds were set on these very seeds, so this says that the modes are reproducible, not how well the",
-        "diagnosis does on runs it has not seen: that is what `labkit clinic` without `--contract` is for. In most modes the",
-        "proven cure undoes the fault, and its run is then the healthy twin's own.",
+        "diagnosis does on runs it has not seen: that is what `labkit clinic` without `--contract` is for. In most",
+        "modes the proven cure undoes the fault, and its run is then the healthy twin's own.",
         "",
         f"Made by `labkit clinic --contract --seeds {len(seeds)}"
         + (f" --dataset {dataset}" if dataset != "mnist" else "")
