@@ -80,6 +80,21 @@ class Blow:
     gradient: float  # its gradient norm over the median of the steps before
     aftermath: float  # the highest loss of the steps after it over the median of the steps before
 
+    @property
+    def is_hard(self) -> bool:
+        return self.gradient > JUMP and self.aftermath > AFTERMATH
+
+    def __str__(self) -> str:
+        return (
+            f"at step {self.step} {self.outliers:.1%} of the batch has values far beyond the usual; the gradient is "
+            f"{self.gradient:.0f} times the usual one, and the loss rises to {self.aftermath:.0f} times what it was"
+        )
+
+
+# Healthy: at most 2.2; one corrupt image of 128: 49 to 140, a corrupt batch: 250 to 750.
+JUMP = 10.0
+AFTERMATH = 5.0  # clipped to 1: 1.1 to 1.8; unclipped: 95 to 440 after one image, 110 to 3,300 after a batch
+
 
 def blows(run: Run, window: int = 50) -> list[Blow]:
     """Every step with outlying inputs that has a past of at least ten steps to compare with, and a future."""
@@ -182,3 +197,24 @@ def looks(run: Run) -> str:
     if "probe_accuracy" in run and run.accuracy is not None and run["probe_accuracy"][-1] - run.accuracy > WORSE:
         return "validation worse"
     return "nothing"
+
+
+def broken_loss(run: Run) -> dict | None:
+    """The first non-finite value, where finite outputs gave a loss, or a gradient of it, that is not finite."""
+    origin = run.facts.get("first_nonfinite") or {}
+    at_the_loss = origin.get("stage") == "loss" or origin.get("place") == "outputs"
+    known = all(origin.get(name) and None not in origin[name] for name in ("largest", "behind"))
+    return origin if at_the_loss and known else None
+
+
+def broken_update(run: Run, dtype: str) -> dict | None:
+    """The first non-finite value, where an optimizer that remembers in float16 made it in weights of this format.
+
+    None where loss or gradient were not finite: the update then only passed on what it was given.
+    """
+    origin = run.facts.get("first_nonfinite") or {}
+    state = (run.facts.get("dtypes") or {}).get("state", ())
+    if origin.get("stage") != "weights" or origin.get("dtype") != dtype or "float16" not in state:
+        return None
+    given = run["grad_norm_total"][origin["step"]], run["loss"][origin["step"]]
+    return origin if np.isfinite(given).all() else None

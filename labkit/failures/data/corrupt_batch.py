@@ -8,8 +8,6 @@ from labkit.run import Run
 
 # Share of a batch's samples that lie far outside; one corrupt image of 128 is 0.8 %, a corrupt batch 100 %.
 MOST = 0.5
-JUMP = 10.0  # gradient norm at the step over the median before; healthy: at most 2.2, corrupt: 250 to 750
-AFTERMATH = 5.0  # highest loss after it over the median before; clipped: 1.1 to 1.8, unclipped: 110 to 3,300
 
 STEP, FACTOR = 270, 100
 healthy = Recipe(momentum=0.0, steps=300)
@@ -25,17 +23,14 @@ sick = healthy.but(batches=one_corrupt_batch)
 
 
 def signature(run: Run) -> Evidence | None:
-    found = [blow for blow in blows(run) if blow.outliers > MOST]
-    found = [blow for blow in found if blow.gradient > JUMP and blow.aftermath > AFTERMATH]
+    found = [blow for blow in blows(run) if blow.is_hard and blow.outliers > MOST]
     if not found:
         return None
-    blow = found[0]
     return Evidence(
-        seen=f"at step {blow.step} {blow.outliers:.0%} of the batch has values far beyond the usual; the gradient is "
-        f"{blow.gradient:.0f} times the usual one, and the loss rises to {blow.aftermath:.0f} times what it was",
+        seen=str(found[0]),
         usual="0 % outliers, gradients within 2.2 times their median",
-        onset=blow.step,
-        place=f"batch {blow.step}",
+        onset=found[0].step,
+        place=f"batch {found[0].step}",
         confidence=0.95,
     )
 

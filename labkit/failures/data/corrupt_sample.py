@@ -8,9 +8,6 @@ from labkit.run import Run
 
 # Share of a batch's samples that lie far outside; one of 128 is 0.8 %, a batch that is corrupt as a whole 100 %.
 A_FEW = 0.5
-# Gradient norm at the step over the median before. Healthy: at most 2.2; one corrupt image: 49 to 140.
-JUMP = 10.0
-AFTERMATH = 5.0  # highest loss after it over the median before; clipped: 1.1 to 1.8, unclipped: 95 to 440
 
 STEP, FACTOR = 270, 300
 healthy = Recipe(momentum=0.0, steps=300)
@@ -30,17 +27,14 @@ sick = healthy.but(batches=one_corrupt_sample)
 
 
 def signature(run: Run) -> Evidence | None:
-    found = [blow for blow in blows(run) if blow.outliers <= A_FEW]
-    found = [blow for blow in found if blow.gradient > JUMP and blow.aftermath > AFTERMATH]
+    found = [blow for blow in blows(run) if blow.is_hard and blow.outliers <= A_FEW]
     if not found:
         return None
-    blow = found[0]
     return Evidence(
-        seen=f"at step {blow.step} {blow.outliers:.1%} of the batch has values far beyond the usual; the gradient is "
-        f"{blow.gradient:.0f} times the usual one, and the loss rises to {blow.aftermath:.0f} times what it was",
+        seen=str(found[0]),
         usual="0 % outliers, gradients within 2.2 times their median",
-        onset=blow.step,
-        place=f"batch {blow.step}",
+        onset=found[0].step,
+        place=f"batch {found[0].step}",
         confidence=0.95,
     )
 

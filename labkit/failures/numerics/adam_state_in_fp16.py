@@ -1,9 +1,9 @@
 """An Adam that saves memory by keeping its averages in float16: squares of small gradients become 0, and it divides."""
 
-import numpy as np
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import broken_update
 from labkit.recipe import Recipe
 from labkit.run import Run
 
@@ -50,19 +50,15 @@ sick = healthy.but(optimizer=adam_kept_in_float16)
 
 
 def signature(run: Run) -> Evidence | None:
-    origin = run.facts.get("first_nonfinite") or {}
-    state = (run.facts.get("dtypes") or {}).get("state", ())
-    if origin.get("stage") != "weights" or origin.get("dtype") != "float32" or "float16" not in state:
+    origin = broken_update(run, "float32")
+    if not origin:
         return None
-    step = origin["step"]
-    gradient = run["grad_norm_total"][step]
-    if not np.isfinite(gradient) or not np.isfinite(run["loss"][step]):
-        return None  # the update only passed on what it was given
+    gradient = run["grad_norm_total"][origin["step"]]
     return Evidence(
-        seen=f"the update of step {step} left {origin['count']:,} entries of {origin['place']} not finite, from a "
-        f"gradient of norm {gradient:.2g}; the weights are float32, what the optimizer remembers is float16",
+        seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, from "
+        f"a gradient of norm {gradient:.2g}; the weights are float32, what the optimizer remembers is float16",
         usual="finite weights after a finite gradient; in float16 the square of 2e-4 is already 0",
-        onset=step,
+        onset=origin["step"],
         place=origin["place"],
         confidence=0.9,
     )

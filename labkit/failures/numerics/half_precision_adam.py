@@ -1,8 +1,7 @@
 """model.half() with Adam: its epsilon of 1e-8 is 0 in float16, and so is the square of a small gradient."""
 
-import numpy as np
-
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import broken_update
 from labkit.recipe import Recipe
 from labkit.run import Run
 
@@ -11,19 +10,15 @@ sick = healthy.but(precision="half")
 
 
 def signature(run: Run) -> Evidence | None:
-    origin = run.facts.get("first_nonfinite") or {}
-    state = (run.facts.get("dtypes") or {}).get("state", ())
-    if origin.get("stage") != "weights" or origin.get("dtype") != "float16" or "float16" not in state:
+    origin = broken_update(run, "float16")
+    if not origin:
         return None
-    step = origin["step"]
-    gradient = run["grad_norm_total"][step]
-    if not np.isfinite(gradient) or not np.isfinite(run["loss"][step]):
-        return None  # the update only passed on what it was given
+    gradient = run["grad_norm_total"][origin["step"]]
     return Evidence(
-        seen=f"the update of step {step} left {origin['count']:,} entries of {origin['place']} not finite, from a "
-        f"gradient of norm {gradient:.2g}; weights and optimizer state are kept in float16",
+        seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, from "
+        f"a gradient of norm {gradient:.2g}; weights and optimizer state are kept in float16",
         usual="finite weights after a finite gradient; in float16 all below 3e-8 is 0, an epsilon of 1e-8 too",
-        onset=step,
+        onset=origin["step"],
         place=origin["place"],
         confidence=0.9,
     )

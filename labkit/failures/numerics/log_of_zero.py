@@ -3,6 +3,7 @@
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import broken_loss
 from labkit.recipe import Recipe
 from labkit.run import Run
 
@@ -35,9 +36,8 @@ sick = healthy.but(loss=logarithms_of_probabilities)
 
 
 def signature(run: Run) -> Evidence | None:
-    origin = run.facts.get("first_nonfinite") or {}
-    at_the_loss = origin.get("stage") == "loss" or origin.get("place") == "outputs"
-    if not at_the_loss or None in origin.get("largest", (None,)):
+    origin = broken_loss(run)
+    if not origin:
         return None
     (fine, lost, _), closest = origin["largest"], origin["behind"][1]
     if not fine <= FINE or not lost >= LOST or not closest <= SAME:

@@ -3,6 +3,7 @@
 from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import broken_loss
 from labkit.recipe import Recipe
 from labkit.run import Run
 
@@ -33,9 +34,8 @@ sick = healthy.but(loss=logarithm_of_softmax)
 
 
 def signature(run: Run) -> Evidence | None:
-    origin = run.facts.get("first_nonfinite") or {}
-    at_the_loss = origin.get("stage") == "loss" or origin.get("place") == "outputs"
-    if not at_the_loss or None in origin.get("behind", (None,)) or origin.get("nan_losses"):
+    origin = broken_loss(run)
+    if not origin or origin.get("nan_losses"):
         return None
     fine, lost, _ = origin["behind"]
     if not fine <= FINE or not lost >= LOST:

@@ -3,6 +3,7 @@
 from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import broken_loss
 from labkit.recipe import Recipe
 from labkit.run import Run
 
@@ -39,9 +40,8 @@ sick = healthy.but(loss=exponentials_divided)
 
 
 def signature(run: Run) -> Evidence | None:
-    origin = run.facts.get("first_nonfinite") or {}
-    at_the_loss = origin.get("stage") == "loss" or origin.get("place") == "outputs"
-    if not at_the_loss or None in origin.get("largest", (None,)):
+    origin = broken_loss(run)
+    if not origin:
         return None
     (fine, _, worst), closest = origin["largest"], origin["behind"][1]
     if not EARLIER < fine <= LIMIT < worst or not closest < LIMIT:
