@@ -81,8 +81,18 @@ def checkup(
     findings = []
     for test in TESTS:
         with unchanged(model, optimizer):
-            findings.append(test(patient))
+            findings.append(finding_of(test, patient))
     return Checkup(tuple(findings))
+
+
+def finding_of(test: Callable, patient: "Patient") -> Finding:
+    """What a test finds; an error of the model or of the loss is a finding too, and the other tests go on."""
+    try:
+        return test(patient)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        name = test.__name__.replace("_", " ")
+        return Finding(name, "fault", found, "to run at all", "Compare the shapes of outputs and targets.")
 
 
 class Patient:
