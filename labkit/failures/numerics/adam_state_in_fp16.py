@@ -55,8 +55,8 @@ def signature(run: Run) -> Evidence | None:
         return None
     gradient = run["grad_norm_total"][origin["step"]]
     return Evidence(
-        seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, from "
-        f"a gradient of norm {gradient:.2g}; the weights are float32, what the optimizer remembers is float16",
+        seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, "
+        f"from a gradient of norm {gradient:.2g}; the weights are float32, what the optimizer remembers is float16",
         usual="finite weights after a finite gradient; in float16 the square of 2e-4 is already 0",
         onset=origin["step"],
         place=origin["place"],

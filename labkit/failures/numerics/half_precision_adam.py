@@ -15,8 +15,8 @@ def signature(run: Run) -> Evidence | None:
         return None
     gradient = run["grad_norm_total"][origin["step"]]
     return Evidence(
-        seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, from "
-        f"a gradient of norm {gradient:.2g}; weights and optimizer state are kept in float16",
+        seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, "
+        f"from a gradient of norm {gradient:.2g}; weights and optimizer state are kept in float16",
         usual="finite weights after a finite gradient; in float16 all below 3e-8 is 0, an epsilon of 1e-8 too",
         onset=origin["step"],
         place=origin["place"],
