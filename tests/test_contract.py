@@ -237,11 +237,17 @@ def thresholds(name: str) -> list[str]:
 PAIRS = [(name, constant) for name in FAILURES for constant in thresholds(name)]
 
 
-# Of these two either suffices, so that neither alone decides; tests/test_failures_data.py has their controls.
-EITHER = {("sorted_data", "FORGOTTEN"), ("sorted_data", "NOTHING_LEARNED")}
+# Constants that no verdict alone hangs on, and why.
+EXCUSED = {
+    # either suffices; tests/test_failures_data.py has their controls
+    ("sorted_data", "FORGOTTEN"),
+    ("sorted_data", "NOTHING_LEARNED"),
+    # said in the evidence's words, no threshold
+    ("fp16_backward_overflow", "FLOAT16_LARGEST"),
+}
 
 
-@pytest.mark.parametrize(("name", "constant"), [pair for pair in PAIRS if pair not in EITHER])
+@pytest.mark.parametrize(("name", "constant"), [pair for pair in PAIRS if pair not in EXCUSED])
 def test_moved_far_it_changes_a_verdict(name, constant, monkeypatch):
     mode, module = FAILURES[name], module_of(name)
     runs = {role: trained(recipe) for role, recipe in mode.recipes().items() if recipe.processes == 1}
