@@ -5,7 +5,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadfile
 TESTS ?= tests notebooks solutions
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout 120
-TEST_EXTRAS = dev
+TEST_EXTRAS = dev,instructor
 
 VENV = .venv
 RUN = $(VENV)/bin/python -m
@@ -14,7 +14,7 @@ RUN = $(VENV)/bin/python -m
 BASE = $(VENV)/.installed
 TEST = $(VENV)/.installed-$(TEST_EXTRAS)
 
-.PHONY: help poster lab test contract lint format bench doctor clean
+.PHONY: help poster lab lessons test contract lint format bench doctor clean
 .NOTPARALLEL:
 
 help: ## show this list
@@ -34,6 +34,9 @@ contract: $(BASE) ## play every failure mode with five seeds and renew the table
 
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench
+
+lessons: $(TEST) ## derive notebooks/ from solutions/, and the syllabus (run the solutions first: make lessons RUN_LESSONS=--run)
+	$(RUN) labkit lessons $(RUN_LESSONS)
 
 test: $(TEST) ## run tests and notebooks (some of them: make test TESTS=tests/test_packaging.py)
 	$(RUN) pytest $(PYTEST_ARGS) $(NBVAL) $(TESTS)

@@ -27,6 +27,8 @@ _HOME = {
     "scan": "tools.nan_hunt",
     "dead_units": "tools.dead_units",
     "ClipLog": "tools.clipping",
+    "check": "exercises",
+    "hint": "exercises",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -99,8 +99,14 @@ def parser() -> argparse.ArgumentParser:
     )
     landscape.add_argument("--out", metavar="FILE", default="landscape.png", help=".png (default), .pdf or .svg")
     landscape.add_argument("--seed", type=int, default=0)
-    lessons = command("lessons", make_lessons, "make the generated parts of the documentation anew", json=False)
+    lessons = command(
+        "lessons", make_lessons, "derive the student notebooks, the syllabus and the README's table", json=False
+    )
     lessons.add_argument("--check", action="store_true", help="change nothing; fail where something is out of date")
+    lessons.add_argument(
+        "--run", nargs="*", metavar="LESSON", help="first execute these solutions (all: none named), and keep outputs"
+    )
+    lessons.add_argument("--nbgrader", metavar="DIR", help="instead: write a course directory for nbgrader")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -277,6 +283,13 @@ def make_lessons(options) -> int:
 
     from labkit import lessons
 
+    if options.nbgrader:
+        for path in lessons.course(Path(), Path(options.nbgrader)):
+            print(f"written: {path}")
+        return 0
+    if options.run is not None and not options.check:
+        for path in lessons.run(Path(), options.run):
+            print(f"executed: {path}")
     changed = lessons.renew(Path(), check=options.check)
     for path in changed:
         print(f"{path} is out of date; renew it with `labkit lessons`" if options.check else f"renewed: {path}")
