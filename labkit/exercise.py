@@ -217,10 +217,11 @@ def retrained(mode: str, recipe: Recipe):
     return is_cured(mode, recipe, progress=False)
 
 
-def explain(id: str, title: str, *, right: dict | str, wrong: dict, **fields) -> Exercise:
+def explain(id: str, title: str, *, right: dict | str, wrong: dict, because: str = "", **fields) -> Exercise:
     """Questions with a choice of answers: right={"A": "this"}, wrong={"A": {"that": "why not", ...}}.
 
     Of a single question: right="this", wrong={"that": "why not"}, and the student's answer is a string.
+    `because` is shown when all is right: why it is.
     """
     single = isinstance(right, str)
     if single:
@@ -237,7 +238,7 @@ def explain(id: str, title: str, *, right: dict | str, wrong: dict, **fields) ->
         good = [question for question, words in remarks.items() if not words]
         bad = [f"{question}: {words}" for question, words in remarks.items() if words]
         expect(not bad, "\n".join([f"Right: {', '.join(good)}."] * bool(good) + bad))
-        return ""
+        return because
 
     def remark(question: str, answer) -> str:
         if is_untouched(answer):
@@ -271,9 +272,11 @@ def short(value) -> str:
 
 def error_in_words(error: BaseException) -> str:
     """What was raised, and the last line of the student's own code on the way there."""
-    words = f"It raised {type(error).__name__}: {error}" if str(error) else f"It raised {type(error).__name__}"
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    return f"{words}\nin your line {own[-1].lineno}: {own[-1].line}" if own else words
+    if not own:  # the judge could do nothing with what the student's code gave it
+        return f"Your answer is of a kind that could not be read ({words}). What should it be, and what is it?"
+    return f"It raised {words}\nin your line {own[-1].lineno}: {own[-1].line}"
 
 
 LIBRARIES = tuple(

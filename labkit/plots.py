@@ -416,12 +416,12 @@ def study_picture(study, heading: str = "") -> Figure:
 
 
 def side_by_side(thing, *traces: str) -> Figure:
-    """Some instruments of a run, a study or {label: run} in one row, each drawn as `instrument` draws it."""
+    """Some instruments of a run, a study or {label: run} in one row; "loss" is drawn by `losses`."""
     figure = Figure(figsize=(4.2 * len(traces), 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(traces), squeeze=False)[0]
     for name, ax in zip(traces, axes, strict=True):
-        instrument(name)(thing, ax=ax)
+        (losses if name == "loss" else instrument(name))(thing, ax=ax)
     if len(_lines(thing)) > 1:
         axes[0].legend(edgecolor="none", framealpha=0.8, fontsize=8)
     return figure
