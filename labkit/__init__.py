@@ -27,6 +27,7 @@ _HOME = {
     "scan": "tools.nan_hunt",
     "dead_units": "tools.dead_units",
     "ClipLog": "tools.clipping",
+    "knobs": "widgets.knobs",
 }
 __all__ = ["__version__", *_HOME]
 
