@@ -120,9 +120,8 @@ class KnobPanel(ipywidgets.VBox):
 
     def close(self) -> None:
         """Stop, and take the panel out of the notebook."""
-        self.stage.close()
-        close(ipywidgets.VBox(self.children))
-        super().close()
+        self.stage.end()
+        close(self)
 
     # --- the controls ---
 

@@ -47,9 +47,8 @@ class Situation:
         turned = {}
         for text in filter(None, (each.strip() for each in changes.split(","))):
             turned |= Recipe.parse(text)
-        made = dataclasses.replace(made, changes=turned)
-        made.recipe  # says now what is wrong with it, if anything is
-        return made
+        made.base.but(**turned)  # says now what is wrong with it, if anything is
+        return dataclasses.replace(made, changes=turned)
 
     def __str__(self) -> str:
         name = f"{self.mode.name}/{self.preset}" if self.mode else PLAIN

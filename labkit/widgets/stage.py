@@ -19,7 +19,7 @@ FIRST_WORD = 32  # steps before which the live verdict says nothing: every run l
 
 
 class Stage:
-    """`perform` does a job in the thread; inside it, `train` shows a run while it trains, and `show` what came of it."""
+    """`perform` does a job in the thread; in it, `train` shows a run while it trains, and `show` what came of it."""
 
     def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = (4.4, 2.7)):
         self.worker = Worker(self.refuse)
@@ -32,7 +32,7 @@ class Stage:
         self.widget = ipywidgets.VBox(shown, layout={"flex": "1 1 30em", "min_width": "20em", "max_width": "58em"})
 
     def perform(self, job: Callable[[Ticket], None]) -> Ticket:
-        """Do this in the thread. What is being done there is given up; a refused recipe is shown with its reason."""
+        """Do this in the thread. What is being done there is given up; an error is shown with its reason."""
         return self.worker.start(job)
 
     def stop(self) -> None:
@@ -67,10 +67,10 @@ class Stage:
         self.picture.say(f"This cannot be trained. {kind}{error}")
         self.verdict.value = ""
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Give up what is going on, and wait until it has ended."""
         self.worker.stop()
-        self.worker.wait(5)
-        close(self.widget)
+        self.worker.wait()
 
 
 class Frames:
@@ -115,7 +115,9 @@ def verdict_html(found: list[Diagnosis], so_far: bool = False) -> str:
 
 
 def close(widget: ipywidgets.Widget) -> None:
-    """Take a widget and all inside it out of the notebook."""
-    for child in getattr(widget, "children", ()):
-        close(child)
-    widget.close()
+    """Take a widget and all that belongs to it out of the notebook."""
+    parts = [getattr(widget, name, None) for name in ("layout", "style")]
+    for part in (*getattr(widget, "children", ()), *parts):
+        if isinstance(part, ipywidgets.Widget):
+            close(part)
+    ipywidgets.Widget.close(widget)
