@@ -24,8 +24,17 @@ def test_untouched_every_control_gives_the_recipe_s_own_value_and_has_a_label(na
 def test_every_choice_a_control_offers_makes_a_recipe():
     for knob in STANDARD:
         control = Control(knob, Recipe().summary()[knob.name])
-        for _, value in getattr(control.widget, "options", ()):
-            Recipe().but(**{knob.name: value})
+        for _, choice in getattr(control.widget, "options", ()):
+            control.widget.value = choice
+            Recipe().but(**{knob.name: control.value})
+
+
+def test_off_is_a_choice_of_its_own():
+    control = Control(Knob("clip", (None, 1.0)), 1.0)
+    control.widget.value = "off"
+    assert control.value is None
+    control.value = None
+    assert control.value is None
 
 
 def test_a_learning_rate_slides_over_decades_and_is_rounded():

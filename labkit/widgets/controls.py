@@ -37,6 +37,7 @@ STANDARD = (
 )
 WIDE = {"description_width": "7.2em"}
 LAYOUT = {"width": "auto"}
+OFF = "off"
 
 
 class Control:
@@ -53,6 +54,8 @@ class Control:
         now = self.widget.value
         if now == self.shown:
             return self.exact
+        if now == OFF:
+            return None
         return float(f"{now:.2g}") if isinstance(self.widget, ipywidgets.FloatLogSlider) else now
 
     @value.setter
@@ -65,9 +68,9 @@ class Control:
         """What this widget can show of a value that may lie beyond its ends."""
         widget = self.widget
         if hasattr(widget, "options"):
-            if value not in _values(widget.options):
-                widget.options = (*widget.options, (_word(value), value))
-            return value
+            if _option(value) not in widget.options:
+                widget.options = (*widget.options, _option(value))
+            return _option(value)[1]
         if isinstance(widget, ipywidgets.FloatLogSlider):
             power = math.log10(value) if value > 0 else widget.min
             widget.min, widget.max = min(widget.min, math.floor(power)), max(widget.max, math.ceil(power))
@@ -77,12 +80,11 @@ class Control:
         return value
 
 
-def _values(options) -> list:
-    return [option[1] for option in options]
-
-
-def _word(value) -> str:
-    return "off" if value is None else value.replace("_", " ") if isinstance(value, str) else f"{value:g}"
+def _option(value) -> tuple:
+    """A choice and its words. A menu takes None for "nothing chosen", so that None goes by another name."""
+    if value is None:
+        return OFF, OFF
+    return (value.replace("_", " ") if isinstance(value, str) else f"{value:,g}"), value
 
 
 def _widget(knob: Knob, value) -> ipywidgets.Widget:
@@ -94,15 +96,15 @@ def _widget(knob: Knob, value) -> ipywidgets.Widget:
     values = knob.values or (rule.names if isinstance(rule, OneOf) else tuple(about["known"]))
     numbers = all(isinstance(each, int | float) for each in (*values, value))
     if len(values) != 2 or not numbers:  # a list of choices; two numbers are the ends of a slider
-        choices = dict.fromkeys([*values, value])
-        return ipywidgets.Dropdown(options=[(_word(each), each) for each in choices], value=value, **common)
+        choices = [_option(each) for each in dict.fromkeys([*values, value])]
+        return ipywidgets.Dropdown(options=choices, value=_option(value)[1], **common)
     return _slider(values, value, knob.log, rule.whole, common | {"continuous_update": False})
 
 
 def _slider(ends: tuple, value, log: bool, whole: bool, common: dict) -> ipywidgets.Widget:
     low, high = min(*ends, value), max(*ends, value)
     if log and whole:
-        options = [(f"{each:,}", each) for each in sorted({*round_numbers(low, high), value})]
+        options = [_option(each) for each in sorted({*round_numbers(low, high), value})]
         return ipywidgets.SelectionSlider(options=options, value=value, **common)
     if log:
         powers = math.floor(math.log10(low)), math.ceil(math.log10(high))

@@ -13,7 +13,7 @@ from labkit.recipe import Recipe
 from labkit.report import changes_in_words
 from labkit.run import Run
 from labkit.widgets.controls import LAYOUT, STANDARD, WIDE, Control
-from labkit.widgets.picture import panes_for
+from labkit.widgets.picture import panes_for, text_html
 from labkit.widgets.situation import PLAIN, Situation
 from labkit.widgets.stage import Stage, close
 from labkit.widgets.worker import Ticket
@@ -114,8 +114,8 @@ class KnobPanel(ipywidgets.VBox):
             self.moving = False
 
     def show_state(self) -> None:
-        changed = changes_in_words(self.situation.recipe, self.situation.twin)
-        self.changed.value = f"Changed from the healthy twin: <b>{html.escape(changed)}</b>"
+        changed = changes_in_words(self.situation.recipe, self.situation.twin).replace("->", "→")
+        self.changed.value = text_html(f"Changed from the healthy twin: <b>{html.escape(changed)}</b>")
         self.paste.value, self.code.value = self.state, self.situation.code()
 
     def close(self) -> None:
@@ -143,13 +143,13 @@ class KnobPanel(ipywidgets.VBox):
         self.paste.tooltip = "the whole setting as a string: copy it, or paste another one here"
         self.paste.add_class("labkit-state")
         self.paste.observe(lambda _: self.pasted(), "value")
-        self.code = ipywidgets.Textarea(rows=7, layout={"width": "100%"}, disabled=False)
+        self.code = ipywidgets.Textarea(rows=7, layout={"width": "100%"})
         self.code.tooltip = "the same run as Python"
         self.code.add_class("labkit-code")
 
     def make_presets(self, mode: FailureMode) -> None:
         self.presets = ipywidgets.ToggleButtons(
-            options=[("Healthy", "healthy"), ("Sick", "sick"), ("Cure", "cure")], style={"button_width": "5.2em"}
+            options=[("Healthy", "healthy"), ("Sick", "sick"), ("Cure", "cure")], style={"button_width": "6.2em"}
         )
         self.presets.add_class("labkit-presets")
         self.presets.observe(lambda _: self.preset_chosen(), "value")
@@ -213,7 +213,7 @@ def role_of(preset: str) -> str:
 
 def heading(mode: FailureMode | None) -> ipywidgets.HTML:
     title, about = (mode.title, mode.symptom) if mode else ("Your recipe", "Beside the lab's healthy baseline.")
-    return ipywidgets.HTML(f"<h3 style='margin:0'>{html.escape(title)}</h3><div>{html.escape(about)}</div>")
+    return ipywidgets.HTML(text_html(f"<h3 style='margin:0'>{html.escape(title)}</h3>{html.escape(about)}"))
 
 
 def button(words: str, icon: str, tooltip: str, pressed, style: str = "") -> ipywidgets.Button:

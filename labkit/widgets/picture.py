@@ -16,6 +16,7 @@ from labkit import plots
 from labkit.readings import typical
 from labkit.run import NoTrace, Run
 
+SIZE = (3.7, 2.45)  # inches of one pane: two of them fill the width of a notebook beside the knobs
 DOTS = 100  # per inch: a pixel of the picture is a pixel of the screen
 ROOM = 20.0  # how far a line may leave its axis before the axis is drawn anew, on a log axis: once per 20-fold
 FAST = {"format": "PNG", "compress_level": 1}  # a picture is looked at once, so time counts and bytes do not
@@ -44,6 +45,11 @@ LIVE: dict[Pane, Callable[[Run], tuple]] = {
     plots.gap: lambda run: (run["val_step"], run["val_loss"]),
     plots.validation_loss: lambda run: (run["val_step"], run["val_loss"]),
 }
+
+
+def text_html(inside: str) -> str:
+    """Words in a panel, with the line distance of a text: widgets have that of a form."""
+    return f"<div style='line-height:1.45'>{inside}</div>"
 
 
 class Sheet:
@@ -132,7 +138,7 @@ class Picture:
     new run's lines alone, which is some ten times faster.
     """
 
-    def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = (4.4, 2.7)):
+    def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
         self.finished, self.live = (kind(panes, columns, size) for kind in (Sheet, LiveSheet))
         self.image = ipywidgets.Image(format="png", layout={"max_width": "100%", "object_fit": "contain"})
         self.image.add_class("labkit-picture")
@@ -142,7 +148,7 @@ class Picture:
 
     def say(self, words: str) -> None:
         """What the picture shows, for readers who hear and for programs that look on."""
-        self.status.value = f"<span role='status' aria-live='polite'>{html.escape(words)}</span>"
+        self.status.value = text_html(f"<span role='status' aria-live='polite'>{html.escape(words)}</span>")
 
     def whole(self, thing: dict[str, Run]) -> None:
         with DRAWING:

@@ -11,7 +11,7 @@ from labkit.knob import RecipeError
 from labkit.recipe import Recipe
 from labkit.run import Run
 from labkit.widgets import memory
-from labkit.widgets.picture import Pane, Picture
+from labkit.widgets.picture import SIZE, Pane, Picture, text_html
 from labkit.widgets.worker import Ticket, Worker
 
 FIRST_FRAME, NEXT_FRAME = 0.1, 0.3  # seconds of training before the first live picture, and between the next ones
@@ -21,10 +21,10 @@ FIRST_WORD = 32  # steps before which the live verdict says nothing: every run l
 class Stage:
     """`perform` does a job in the thread; in it, `train` shows a run while it trains, and `show` what came of it."""
 
-    def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = (4.4, 2.7)):
+    def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
         self.worker = Worker(self.refuse)
         self.picture = Picture(panes, columns, size)
-        self.progress = ipywidgets.IntProgress(max=1, layout={"width": "100%", "height": "0.6em"})
+        self.progress = ipywidgets.IntProgress(max=1, layout={"width": "100%", "height": "1.3em"})
         self.progress.add_class("labkit-progress")
         self.verdict = ipywidgets.HTML()
         self.verdict.add_class("labkit-verdict")
@@ -104,14 +104,14 @@ def verdict_html(found: list[Diagnosis], so_far: bool = False) -> str:
     """The first cause with its evidence and what to do; the others by name."""
     when = "So far: " if so_far else ""
     if not found:
-        return f"<p><b>{when}no failure shows.</b></p>"
+        return text_html(f"<b>{when}no failure shows.</b>")
     first, *others = found
     place = f", in {first.place}" if first.place else ""
     lines = [f"<b>{when}{html.escape(first.title)}</b> (from step {first.onset}{html.escape(place)})"]
     lines += [f"Seen: {html.escape(first.seen)}. Usual: {html.escape(first.usual)}."]
     lines += [f"What to do: {html.escape(first.prescription)}"]
     lines += [f"Also: {html.escape(', '.join(each.title for each in others))}."] if others else []
-    return "<p>" + "<br>".join(lines) + "</p>"
+    return text_html("<br>".join(lines))
 
 
 def close(widget: ipywidgets.Widget) -> None:
