@@ -135,7 +135,7 @@ exercises = (
         points=4,
         right=SEALED,
         because="A was alive and was killed; B has layers with a gradient of exactly 0; C is loud, not silent; "
-        "and D, with the best-looking loss of all, was mostly dead before it began.",
+        "and D, whose loss looks so well, was mostly dead before it began.",
         wrong={
             "A": {
                 "dead_branch": "a dead branch is dead from the first evaluation; this layer began alive.",
