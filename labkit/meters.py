@@ -80,10 +80,13 @@ class WeightMeter:
         line = self.gradients.buffer[self.waiting]
         self.waiting += 1
         total = line.sum()
-        if self.device.type != "cpu" or not math.isfinite(total):  # float32 sums of finite numbers may overflow
+        on_cpu = self.device.type == "cpu"
+        if not on_cpu or not math.isfinite(total):  # float32 sums of finite numbers may overflow
             total = self.held.wide(line).sum()
         if self.waiting == self.block:
             self._measure_block()
+        if on_cpu:  # plain numbers cost one call; on a GPU they would cost a wait
+            return torch.tensor([loss.item(), 0 * total.item()])
         return torch.stack([loss.detach().float().reshape(()), total.mul(0).float()])
 
     def _measure_block(self) -> None:
@@ -233,7 +236,7 @@ class ActivationMeter:
         self.latest.clear()
 
     def _note_inputs(self, _, inputs, named) -> None:
-        self.latest["inputs"] = first_tensor((inputs, named))
+        self.latest["inputs"] = given(inputs, named)
 
     def _noter(self, name: str):
         latest = self.latest
@@ -247,10 +250,11 @@ class ActivationMeter:
     @torch.no_grad()
     def keep(self) -> None:
         """Copy what the last forward pass showed; measure when a block of steps is full."""
-        if not self.latest.keys() >= set(self.names):  # modules that the net has and does not use, or a net not called
+        latest, names = self.latest, self.names
+        if len(latest) < len(names):  # modules that the net has and does not use, or a net not called
             nothing = torch.full((1,), float("nan"))
-            self.latest |= {name: nothing for name in self.names if self.latest.get(name) is None}
-        tensors = [self.latest[name][:SAMPLES] for name in self.names]
+            latest |= {name: nothing for name in names if latest.get(name) is None}
+        tensors = [latest[name][:SAMPLES] for name in names]
         self.formats.add(tensors[-1].dtype)
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
             self._measure()
@@ -345,6 +349,13 @@ def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.T
     if loss is nn.functional.cross_entropy and outputs.ndim == 2:
         return loss(outputs, targets, reduction="none")
     return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
+
+
+def given(inputs: tuple, named: dict) -> torch.Tensor | None:
+    """What a module was called with: nearly always one tensor, and then there is nothing to search."""
+    if inputs and torch.is_tensor(inputs[0]) and inputs[0].is_floating_point():
+        return inputs[0]
+    return first_tensor((inputs, named))
 
 
 def first_tensor(thing) -> torch.Tensor | None:
