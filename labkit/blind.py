@@ -184,8 +184,9 @@ def examine_patient(name: str, net: str, dataset: str, seed: int, folder: Path |
     files = {role: f"{name}-{net.replace(' ', '_')}-{role}-{dataset}-{seed}" for role in recipes}
     known = {recipe: run for role, recipe in recipes.items() if (run := kept(folder, files[role], recipe))}
     study = play_with_twins(mode, recipes | {"cured": recipes["healthy"]}, known)
-    for role in recipes:
-        keep(folder, files[role], study.runs[role])
+    for role, recipe in recipes.items():
+        if recipe not in known:
+            keep(folder, files[role], study.runs[role])
     return judged(study, net, dataset, seed)
 
 
@@ -226,7 +227,8 @@ def kept(folder: Path | None, file: str, recipe: Recipe) -> Run | None:
 
 
 def keep(folder: Path | None, file: str, run: Run) -> Run:
-    if folder and not (folder / f"{file}.npz").exists():
+    """Save a run under this name, where there is a folder to keep runs in."""
+    if folder:
         run.save(folder / f"{file}.npz")
     return run
 
