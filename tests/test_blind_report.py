@@ -47,7 +47,7 @@ def test_everything_that_went_wrong_has_a_line():
 
 
 def test_words_for_the_terminal_have_numbers_lead_time_and_what_was_left_out():
-    words = blind_report.in_words(FOUND)
+    words = " ".join(blind_report.in_words(FOUND).split())
     assert "1 of 3" in words and "lies 20 steps (median" in words
     assert "1 of 6 patients that did not fall ill" in words and "1 of 3 runs of the zoo" in words
     assert "the loss told of none" in blind_report.in_words(blind.Evaluation([patient(loss_alarm=None)], []))
