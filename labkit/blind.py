@@ -137,7 +137,7 @@ class Patient:
         if self.rank != 1:
             return False
         latest = np.inf if self.loss_alarm is None else max(self.loss_alarm, self.departure + 1)
-        return bool(self.departure - 1 <= self.onset <= latest)
+        return self.departure - 1 <= self.onset <= latest
 
     @property
     def lead(self) -> int | None:
@@ -192,7 +192,7 @@ def examine_patient(name: str, net: str, dataset: str, seed: int, folder: Path |
 
 def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
     mode, first = study.mode, study.diagnoses[0] if study.diagnoses else None
-    left = departure(study.sick, study.healthy)
+    left, alarm = departure(study.sick, study.healthy), loss_alarm(study)
     words = study.recipes["sick"].summary() | {"departure": left}
     return Patient(
         name=mode.name,
@@ -206,7 +206,7 @@ def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
         onset=first.onset if first else None,
         place=first.place if first else "",
         departure=left,
-        loss_alarm=loss_alarm(study),
+        loss_alarm=None if alarm is None or alarm < left else alarm,  # earlier ones are the twin's as well
         wanted=tuple(each.format(**words) for each in mode.where),
     )
 

@@ -13,6 +13,7 @@ from labkit import zoo
 from labkit.bench import cpu_name
 from labkit.blind import NETS, PARTS, Evaluation, Healthy, Patient, interval
 from labkit.clinic import spread
+from labkit.diagnose import UNSURE
 from labkit.failures import FAILURES
 
 UNSEEN = tuple(net for net in NETS if net != "own")
@@ -91,8 +92,8 @@ def left_out(found: Evaluation) -> str:
     unlearned = sum(each.ill and not each.twin_learned for each in found.patients)
     zoo_unlearned = len(found.healthy) - len(found.counted)
     return (
-        f"not counted: {healthy} of {len(found.patients)} patients that did not fall ill on the other net, "
-        f"{unlearned} whose twin did not learn there, {zoo_unlearned} of {len(found.healthy)} runs of the zoo that "
+        f"not counted: {healthy} of {len(found.patients)} patients that did not fall ill, "
+        f"{unlearned} whose twin did not learn, {zoo_unlearned} of {len(found.healthy)} runs of the zoo that "
         "did not learn"
     )
 
@@ -135,21 +136,21 @@ def case(each: Patient) -> str:
 
 
 def confusion_picture(found: Evaluation) -> Figure:
-    """What each patient had (rows) and what was said first (columns), of the modes that were ever confused."""
+    """What each patient had (rows) and what was said first (columns); modes that were always right share a row."""
     confused = found.confusions()
-    rows = [name for name in FAILURES if name in {truth for truth, _, _ in confused}]
-    said = {said for _, said, _ in confused}
-    columns = ["right", *(name for name in (*FAILURES, "unsure", "nothing") if name in said)]
+    wrong, said = ({pair[side] for pair in confused} for side in (0, 1))
+    others = len({each.name for each in found.ill} - wrong)
+    last = f"{others} other modes" if wrong else f"all {others} modes"
+    rows = [*(name for name in FAILURES if name in wrong), *([last] if others else [])]
+    columns = ["right", *(name for name in (*FAILURES, UNSURE, "nothing") if name in said)]
     counts = np.zeros((len(rows), len(columns)), dtype=int)
     for each in found.ill:
-        if each.name in rows:
-            counts[rows.index(each.name), columns.index("right" if each.rank == 1 else each.said)] += 1
-    right, of = found.named()
-    rest = f"the {len(FAILURES) - len(rows)} other modes: always" if rows else "no mode was ever called by another name"
-    figure = Figure(figsize=(3.6 + 0.42 * len(columns), 2.6 + 0.3 * max(1, len(rows))), layout="constrained", dpi=150)
+        row = rows.index(each.name if each.name in wrong else last)
+        counts[row, columns.index("right" if each.rank == 1 else each.said)] += 1
+    figure = Figure(figsize=(4.6 + 0.42 * len(columns), 2.4 + 0.3 * len(rows)), layout="constrained", dpi=150)
     FigureCanvasAgg(figure)
     ax = figure.add_subplot()
-    ax.set_title(f"{right} of {of} named first; {rest}", fontsize="medium", loc="left")
+    ax.set_title("{} of {} named first".format(*found.named()), fontsize="medium", loc="left")
     _matrix(ax, counts, rows, columns)
     return figure
 
@@ -160,7 +161,7 @@ def _matrix(ax, counts: np.ndarray, rows: list[str], columns: list[str]) -> None
         colour = "#56B4E9" if column == 0 else "#E69F00"
         ax.add_patch(matplotlib.patches.Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, linewidth=0))
         ax.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize="small")
-    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(max(1, len(rows)) - 0.5, -0.5))
+    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
     ax.set_xticks(range(len(columns)), columns, rotation=40, ha="right", rotation_mode="anchor", fontsize="small")
     ax.set_yticks(range(len(rows)), rows, fontsize="small")
     ax.set_xticks(np.arange(-0.5, len(columns)), minor=True)

@@ -63,13 +63,15 @@ def test_the_page_says_its_conditions_its_split_and_every_miss():
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith("|"))
 
 
-def test_the_confusion_matrix_is_a_picture_of_those_that_were_confused():
-    ax = blind_report.confusion_picture(FOUND).axes[0]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["dead_relu"]
+def test_the_confusion_matrix_has_a_row_for_each_that_was_confused_and_one_for_the_rest():
+    found = blind.Evaluation([*FOUND.patients, patient(name="plateau", verdict=("plateau",))], [])
+    ax = blind_report.confusion_picture(found).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["dead_relu", "1 other modes"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["right", "plateau", "unsure", "nothing"]
-    assert [text.get_text() for text in ax.texts] == ["1", "1", "1", "1"]
-    nobody = blind_report.confusion_picture(blind.Evaluation([patient()], [])).axes[0]
-    assert "1 of 1 named first; no mode" in nobody.get_title(loc="left")
+    assert [text.get_text() for text in ax.texts] == ["1"] * 5
+    nobody = blind_report.confusion_picture(blind.Evaluation([patient()] * 3, [])).axes[0]
+    assert [label.get_text() for label in nobody.get_yticklabels()] == ["all 1 modes"]
+    assert [text.get_text() for text in nobody.texts] == ["3"]
 
 
 def test_the_command_shows_draws_and_writes(monkeypatch, capsys, tmp_path):
