@@ -26,10 +26,14 @@ from labkit.train import train
 
 @dataclass(frozen=True)
 class Part:
-    """Runs for one purpose: seeds from this one on (the zoo is drawn with it too), and nets for each data set."""
+    """Runs for one purpose: seeds from this one on (the zoo is drawn with it too), and nets for each data set.
+
+    Every mode plays on its own net, and on the others: on all of them, or, seed by seed, on one of them in turn.
+    """
 
     first_seed: int
     nets: dict[str, tuple[str, ...]]
+    in_turn: bool
     purpose: str
 
 
@@ -38,11 +42,13 @@ PARTS = {
     "setting": Part(
         100,
         {"mnist": ("own", "wider", "narrower"), "cifar10": ("own",)},
+        False,
         "to look at and to learn from: a signature may be mended by what is missed here",
     ),
     "judging": Part(
         1000,
         {"mnist": ("own", "deeper", "another activation"), "cifar10": ("own",)},
+        True,
         "to be held at the end and published as it is: no threshold is ever set by what is missed here",
     ),
 }
@@ -102,6 +108,7 @@ class Patient:
     twin_learned: bool  # is its healthy twin, on the same net, healthy at all?
     verdict: tuple[str, ...]
     twin_verdict: tuple[str, ...]
+    twin: str  # the fingerprint of its weights: several modes share one
     onset: int | None  # of the first diagnosis
     place: str
     departure: int  # the step at which it leaves its twin's path
@@ -203,6 +210,7 @@ def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
         twin_learned=study.healthy.facts["stopped"] is None and study.healthy.accuracy >= mode.enough(dataset),
         verdict=tuple(found.name for found in study.diagnoses),
         twin_verdict=tuple(found.name for found in diagnose(study.healthy)),
+        twin=study.healthy.facts["weights_sha256"],
         onset=first.onset if first else None,
         place=first.place if first else "",
         departure=left,
@@ -260,8 +268,12 @@ class Evaluation:
 
     @property
     def twins(self) -> list[Patient]:
-        """One patient for each healthy twin that learned; modes that share a twin show the same one again."""
-        return [each for each in self.patients if each.twin_learned]
+        """One patient for each healthy twin that learned, however many modes share it."""
+        return list({each.twin: each for each in self.patients if each.twin_learned}.values())
+
+    @property
+    def alarmed_twins(self) -> list[Patient]:
+        return [each for each in self.twins if each.twin_verdict]
 
     def only(self, **wanted) -> "Evaluation":
         """The patients with these entries alone: net="own", dataset="mnist"; a tuple of values is any of them."""
@@ -327,7 +339,7 @@ def hold(
     for value, known, what in ((part, PARTS, "part"), *((each, DATASETS, "dataset") for each in datasets)):
         if value not in known:
             raise RecipeError(f"{what}: expected one of {', '.join(known)}, got {value!r}. {near(value, known)}")
-    ill = list(cases(names, PARTS[part], seeds, datasets))
+    ill = cases(names, PARTS[part], seeds, datasets)
     first = PARTS[part].first_seed
     work = [joblib.delayed(examine_patient)(*each, folder) for each in ill]
     work += [
@@ -339,14 +351,17 @@ def hold(
     return Evaluation(results[: len(ill)], results[len(ill) :], part)
 
 
-def cases(names: Sequence[str] | None, part: Part, seeds: int, datasets: Sequence[str]) -> Iterable[tuple]:
+def cases(names: Sequence[str] | None, part: Part, seeds: int, datasets: Sequence[str]) -> list[tuple]:
     """(mode, net, data set, seed) for everything that this part asks; net by net, so that twins are shared."""
+    asked = []
     for dataset in datasets:
-        for net in part.nets[dataset]:
-            for seed in range(part.first_seed, part.first_seed + seeds):
-                for name in names or FAILURES:
-                    if recipes_on(FAILURES[name], net, dataset, seed):
-                        yield name, net, dataset, seed
+        for seed in range(part.first_seed, part.first_seed + seeds):
+            for turn, name in enumerate(names or FAILURES, start=seed):
+                nets = [net for net in part.nets[dataset] if recipes_on(FAILURES[name], net, dataset, seed)]
+                own, others = nets[:1], nets[1:]
+                chosen = [others[turn % len(others)]] if part.in_turn and others else others
+                asked += [(name, net, dataset, seed) for net in own + chosen]
+    return sorted(asked, key=lambda each: (datasets.index(each[2]), list(NETS).index(each[1]), each[3]))
 
 
 def interval(count: int, of: int, z: float = 1.96) -> tuple[float, float]:

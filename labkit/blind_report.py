@@ -69,10 +69,17 @@ def numbers(found: Evaluation) -> list[Row]:
         Row("onset right", found.dated),
         Row("unsure", found.unsure),
     ]
-    if found.healthy:
-        rows.append(Row("false alarms, healthy zoo", (len(found.false_alarms), len(found.counted)), 0.01, most=True))
-    alarmed = sum(bool(each.twin_verdict) for each in found.twins)
-    return [*rows, Row("false alarms, healthy twins of the patients", (alarmed, len(found.twins)))]
+    zoo_alarms, twin_alarms = (
+        (len(found.false_alarms), len(found.counted)),
+        (len(found.alarmed_twins), len(found.twins)),
+    )
+    together = tuple(map(sum, zip(zoo_alarms, twin_alarms, strict=True)))
+    return [
+        *rows,
+        Row("false alarms on healthy runs", together, 0.01, most=True),
+        *([Row("- of the zoo", zoo_alarms)] if found.healthy else []),
+        Row("- twins of the patients", twin_alarms),
+    ]
 
 
 def lead_in_words(found: Evaluation) -> str:
@@ -120,11 +127,8 @@ def misses(found: Evaluation) -> list[str]:
             left = f"it leaves its twin's path at step {each.departure}, and the loss tells {told}"
             lines.append(f"{case(each)}: onset said to be {each.onset}; {left}")
     lines += [f"false alarm in the zoo, {each.kind}: {', '.join(each.verdict)}" for each in found.false_alarms]
-    alarmed = {
-        (each.net, each.dataset, each.seed, each.twin_verdict): each for each in found.twins if each.twin_verdict
-    }
     return lines + [
-        f"false alarm on the twin of {case(each)}: {', '.join(each.twin_verdict)}" for each in alarmed.values()
+        f"false alarm on the twin of {case(each)}: {', '.join(each.twin_verdict)}" for each in found.alarmed_twins
     ]
 
 
@@ -196,7 +200,7 @@ def _conditions(found: Evaluation, command: str) -> str:
     zoo_runs = f", and {len(found.healthy)} healthy runs drawn with seed {PARTS[found.part].first_seed}"
     lines = [
         f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}, one thread per run: every mode, sick and "
-        f"healthy, with seed {', '.join(map(str, seeds))} on each of these nets{zoo_runs if found.healthy else ''}. "
+        f"healthy, with seed {', '.join(map(str, seeds))}{zoo_runs if found.healthy else ''}. "
         "The diagnosis sees the instruments alone, never the recipe.",
         "Which runs set thresholds, and which judge them:",
     ]
@@ -205,6 +209,7 @@ def _conditions(found: Evaluation, command: str) -> str:
     ]
     for name, part in PARTS.items():
         nets = "; ".join(f"{dataset}: {', '.join(nets)}" for dataset, nets in part.nets.items())
+        nets += " (its own and one other in turn)" if part.in_turn else ""
         here = " **This page.**" if name == found.part else ""
         parts.append(f"- `--part {name}`, seeds from {part.first_seed}, nets {nets}: {part.purpose}.{here}")
     return "\n\n".join(map(_wrapped, lines)) + "\n\n" + "\n".join(_wrapped(each, "  ") for each in parts)

@@ -21,6 +21,7 @@ PATIENT = blind.Patient(
     twin_learned=True,
     verdict=("dead_relu",),
     twin_verdict=(),
+    twin="a",
     onset=0,
     place="relu1",
     departure=0,
@@ -37,6 +38,7 @@ def healthy(verdict=(), learned=True) -> blind.Healthy:
     return blind.Healthy("clipped", learned, 0.93, tuple(verdict))
 
 
+JUDGED = blind.cases(None, blind.PARTS["judging"], 2, ("mnist",))
 FOUND = blind.Evaluation(
     [
         patient(),
@@ -54,7 +56,21 @@ def test_only_those_that_fell_ill_beside_a_healthy_twin_and_those_that_learned_a
     assert FOUND.named() == (1, 4) and FOUND.named(within=2) == (2, 4)
     assert FOUND.only(net="deeper").named() == (0, 1) and FOUND.only(net=("own", "deeper")).named() == (1, 4)
     assert FOUND.unsure == (1, 4) and len(FOUND.counted) == 2 and len(FOUND.false_alarms) == 1
-    assert len(FOUND.twins) == 5
+
+
+def test_a_twin_that_several_modes_share_is_one_healthy_run():
+    alarmed = patient(twin="b", twin_verdict=("plateau",))
+    found = blind.Evaluation([patient(), patient(name="plateau"), alarmed, patient(twin="c", twin_learned=False)], [])
+    assert [each.twin for each in found.twins] == ["a", "b"] and found.alarmed_twins == [alarmed]
+
+
+def test_in_turn_every_mode_plays_on_its_own_net_and_on_one_other_and_the_next_seed_on_the_next():
+    one = {name: net for name, net, _, seed in JUDGED if seed == 1000 and net != "own"}
+    next_one = {name: net for name, net, _, seed in JUDGED if seed == 1001 and net != "own"}
+    assert set(one.values()) == {"deeper", "another activation"}
+    assert one["plateau"] != next_one["plateau"] and one["dead_relu"] == next_one["dead_relu"] == "deeper"
+    assert [net for name, net, *_ in JUDGED if name == "plateau"].count("own") == 2
+    assert "exploding_recurrent_gradients" not in one  # there is no such net
 
 
 def test_confusions_are_told_with_what_was_said_instead():
