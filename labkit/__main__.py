@@ -97,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     clinic.add_argument(
         "--runs", metavar="FOLDER", help="keep the trained runs here, and train none that is here already"
     )
+    clinic.add_argument("--kept", action="store_true", help="train nothing: judge what is in --runs alone")
     clinic.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in")
     clinic.add_argument("--dask", metavar="ADDRESS", help="spread the work over this Dask cluster")
     clinic.add_argument(
@@ -262,6 +263,7 @@ def hold_clinic(options) -> int:
             datasets=options.dataset.split(","),
             jobs=options.jobs,
             folder=Path(options.runs) if options.runs else None,
+            kept_only=options.kept,
         )
     return show_evaluation(found, options)
 

@@ -1,5 +1,6 @@
 """The diagnosis put to the test: modes on seeds and nets it has not seen, and a zoo of healthy runs."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -187,14 +188,22 @@ def departure(sick: Run, healthy: Run) -> int:
 def examine_patient(name: str, net: str, dataset: str, seed: int, folder: Path | None = None) -> Patient:
     """Train a mode's sick and healthy recipe on this net, or take them from the folder, and ask the diagnosis."""
     mode = FAILURES[name]
-    recipes = recipes_on(mode, net, dataset, seed)
-    files = {role: f"{name}-{net.replace(' ', '_')}-{role}-{dataset}-{seed}" for role in recipes}
-    known = {recipe: run for role, recipe in recipes.items() if (run := kept(folder, files[role], recipe))}
+    files = files_of(name, net, dataset, seed)
+    recipes = {role: recipe for role, (_, recipe) in files.items()}
+    known = {file[1]: run for file in files.values() if (run := kept(folder, *file)) is not None}
     study = play_with_twins(mode, recipes | {"cured": recipes["healthy"]}, known)
-    for role, recipe in recipes.items():
+    for role, (file, recipe) in files.items():
         if recipe not in known:
-            keep(folder, files[role], study.runs[role])
+            keep(folder, file, study.runs[role])
     return judged(study, net, dataset, seed)
+
+
+def files_of(name: str, net: str, dataset: str, seed: int) -> dict[str, tuple[str, Recipe]]:
+    """Under which name the healthy and the sick run of a case are kept, and their recipes."""
+    recipes = recipes_on(FAILURES[name], net, dataset, seed)
+    return {
+        role: (f"{name}-{net.replace(' ', '_')}-{role}-{dataset}-{seed}", recipe) for role, recipe in recipes.items()
+    }
 
 
 def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
@@ -220,7 +229,9 @@ def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
 
 
 def examine_healthy(kind: str, recipe: Recipe, file: str = "", folder: Path | None = None) -> Healthy:
-    run = kept(folder, file, recipe) or keep(folder, file, train(recipe, progress=False))
+    run = kept(folder, file, recipe)
+    if run is None:
+        run = keep(folder, file, train(recipe, progress=False))
     learned = run.facts["stopped"] is None and run.accuracy >= zoo.ENOUGH.get(kind, zoo.USUAL)
     return Healthy(kind, learned, run.accuracy, tuple(found.name for found in diagnose(run)))
 
@@ -251,6 +262,7 @@ class Evaluation:
     patients: list[Patient]
     healthy: list[Healthy]
     part: str = "judging"
+    skipped: int = 0  # cases whose runs were not at hand
 
     @property
     def ill(self) -> list[Patient]:
@@ -282,7 +294,7 @@ class Evaluation:
             return all(getattr(each, name) in (value if isinstance(value, tuple) else (value,))
                        for name, value in wanted.items())  # fmt: skip
 
-        return Evaluation([each for each in self.patients if fits(each)], self.healthy, self.part)
+        return dataclasses.replace(self, patients=[each for each in self.patients if fits(each)])
 
     def named(self, within: int = 1) -> tuple[int, int]:
         """(how often the right name was among the first `within`, of how many that fell ill)."""
@@ -327,11 +339,12 @@ def hold(
     datasets: Sequence[str] = ("mnist",),
     jobs: int = 1,
     folder: Path | None = None,
+    kept_only: bool = False,
 ) -> Evaluation:
     """Every mode on the seeds and nets of one part, and a zoo of healthy runs; all of it on so many processes.
 
     With a folder the trained runs are kept there, and those it has are not trained again: a changed signature can be
-    tried in a minute.
+    tried in a minute. With `kept_only` nothing is trained: what the folder has not is left out, and counted.
     """
     for value, rule, what in ((jobs, COUNT, "jobs"), (seeds, COUNT, "seeds")):
         if problem := rule.problem(value):
@@ -339,16 +352,21 @@ def hold(
     for value, known, what in ((part, PARTS, "part"), *((each, DATASETS, "dataset") for each in datasets)):
         if value not in known:
             raise RecipeError(f"{what}: expected one of {', '.join(known)}, got {value!r}. {near(value, known)}")
-    ill = cases(names, PARTS[part], seeds, datasets)
+    if kept_only and folder is None:
+        raise RecipeError("--kept judges what is in a folder: say which one with --runs FOLDER")
     first = PARTS[part].first_seed
-    work = [joblib.delayed(examine_patient)(*each, folder) for each in ill]
-    work += [
-        joblib.delayed(examine_healthy)(kind, recipe, f"zoo-{number}-{first}", folder)
-        for number, (kind, recipe) in enumerate(zoo.healthy_zoo(healthy, seed=first))
-    ]
+    ill = [(*each, folder) for each in cases(names, PARTS[part], seeds, datasets)]
+    drawn = enumerate(zoo.healthy_zoo(healthy, seed=first))
+    well = [(kind, recipe, f"zoo-{number}-{first}", folder) for number, (kind, recipe) in drawn]
+    asked = len(ill) + len(well)
+    if kept_only:
+        ill = [each for each in ill if all(kept(folder, *file) is not None for file in files_of(*each[:4]).values())]
+        well = [each for each in well if kept(folder, each[2], each[1]) is not None]
+    work = [joblib.delayed(examine_patient)(*each) for each in ill]
+    work += [joblib.delayed(examine_healthy)(*each) for each in well]
     done = joblib.Parallel(n_jobs=jobs, return_as="generator")(work)
     results = list(tqdm(done, total=len(work), unit="case", leave=False, disable=None))
-    return Evaluation(results[: len(ill)], results[len(ill) :], part)
+    return Evaluation(results[: len(ill)], results[len(ill) :], part, skipped=asked - len(work))
 
 
 def cases(names: Sequence[str] | None, part: Part, seeds: int, datasets: Sequence[str]) -> list[tuple]:

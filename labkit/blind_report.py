@@ -101,7 +101,7 @@ def left_out(found: Evaluation) -> str:
     return (
         f"not counted: {healthy} of {len(found.patients)} patients that did not fall ill, "
         f"{unlearned} whose twin did not learn, {zoo_unlearned} of {len(found.healthy)} runs of the zoo that "
-        "did not learn"
+        "did not learn" + (f"; {found.skipped} cases that were not trained yet" if found.skipped else "")
     )
 
 
@@ -201,7 +201,8 @@ def _conditions(found: Evaluation, command: str) -> str:
     lines = [
         f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}, one thread per run: every mode, sick and "
         f"healthy, with seed {', '.join(map(str, seeds))}{zoo_runs if found.healthy else ''}. "
-        "The diagnosis sees the instruments alone, never the recipe.",
+        "The diagnosis sees the instruments alone, never the recipe."
+        + (f" **Not complete: {found.skipped} cases of this part were not trained yet.**" if found.skipped else ""),
         "Which runs set thresholds, and which judge them:",
     ]
     parts = [

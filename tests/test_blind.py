@@ -181,6 +181,14 @@ def test_one_patient_is_examined_and_its_runs_are_kept_and_taken_again(tmp_path,
     assert blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path) == found
 
 
+def test_what_is_not_kept_can_be_left_out_and_is_counted(tmp_path):
+    found = blind.hold(["detached_loss"], part="setting", healthy=2, folder=tmp_path, kept_only=True)
+    assert (found.patients, found.healthy, found.skipped) == ([], [], 5)
+    one = blind.examine_patient("detached_loss", "own", "mnist", 100, tmp_path)  # a run of no step at all is a run
+    found = blind.hold(["detached_loss"], part="setting", healthy=2, folder=tmp_path, kept_only=True)
+    assert (found.patients, found.skipped) == ([one], 4)
+
+
 def test_a_kept_run_of_another_recipe_is_not_taken(tmp_path):
     blind.keep(tmp_path, "run", trained(tiny()))
     assert blind.kept(tmp_path, "run", tiny()).recipe == json.loads(json.dumps(tiny().summary()))
@@ -205,6 +213,7 @@ def test_the_whole_clinic_is_held_on_the_part_that_was_asked_for():
     [
         ({"jobs": 0}, "jobs"),
         ({"seeds": 0}, "seeds"),
+        ({"kept_only": True}, "--runs FOLDER"),
         ({"part": "juding"}, "Did you mean 'judging'"),
         ({"datasets": ["mnits"]}, "dataset: expected one of mnist, cifar10"),
     ],

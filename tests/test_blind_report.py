@@ -1,5 +1,6 @@
 """What a blind evaluation found, as people see it: missed goals are said, misses listed, conditions told."""
 
+import dataclasses
 import json
 
 import pytest
@@ -63,6 +64,13 @@ def test_the_page_says_its_conditions_its_split_and_every_miss():
     assert "`frozen_layers`" in page  # among the modes that have a place
     assert "**plateau**, then right" in page and "twin did not learn" in page
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith("|"))
+
+
+def test_what_was_not_trained_yet_is_said():
+    part = dataclasses.replace(FOUND, skipped=7)
+    assert "7 cases that were not trained yet" in " ".join(blind_report.in_words(part).split())
+    assert "**Not complete: 7 cases" in " ".join(blind_report.in_markdown(part, "labkit clinic").split())
+    assert "Not complete" not in blind_report.in_markdown(FOUND, "labkit clinic")
 
 
 def test_the_confusion_matrix_has_a_row_for_each_that_was_confused_and_one_for_the_rest():
