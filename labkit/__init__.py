@@ -30,6 +30,9 @@ _HOME = {
     "check": "exercises",
     "hint": "exercises",
     "knobs": "widgets.knobs",
+    "gallery": "widgets.gallery",
+    "gradient_panel": "widgets.gradients",
+    "overfitting_panel": "widgets.overfitting",
 }
 __all__ = ["__version__", *_HOME]
 

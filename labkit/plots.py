@@ -102,6 +102,15 @@ def gap(thing, ax: Axes | None = None) -> Axes:
     return _finish(ax, "loss", "Gap (dotted: training)", log=True)
 
 
+def gap_line(thing, ax: Axes | None = None) -> Axes:
+    """The generalisation gap over time, with its healthy band."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        with np.errstate(invalid="ignore"):  # two infinite losses have no gap
+            ax.plot(run["val_step"], run.gap, **style, label=label)
+    return _finish(ax, "validation - training loss", "Gap over time", band="gap")
+
+
 def gradient_norms(thing, ax: Axes | None = None) -> Axes:
     """Gradient norm of one run over time, one line per layer, dark for the input side; of a study, the sick run."""
     ax = ax or new_axes()

@@ -312,7 +312,12 @@ def test_the_mark_stays_in_sight_where_the_loss_has_gone():
 
 @pytest.mark.parametrize(
     ("function", "trace"),
-    [(plots.update_ratio, "update_ratio"), (plots.gradient_ratio_line, "grad_ratio"), (plots.dead_units, "dead")],
+    [
+        (plots.update_ratio, "update_ratio"),
+        (plots.gradient_ratio_line, "grad_ratio"),
+        (plots.dead_units, "dead"),
+        (plots.gap_line, "gap"),
+    ],
 )
 def test_the_healthy_band_spans_its_range(function, trace):
     ax = function(hand_made())

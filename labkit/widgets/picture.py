@@ -43,8 +43,10 @@ LIVE: dict[Pane, Callable[[Run], tuple]] = {
     plots.weight_norms: lambda run: (run["step"], np.sqrt((run["weight_norm"] ** 2).sum(axis=1))),
     plots.learning_rate: lambda run: (run["step"], run["lr"]),
     plots.gap: lambda run: (run["val_step"], run["val_loss"]),
+    plots.gap_line: lambda run: (run["val_step"], run.gap),
     plots.validation_loss: lambda run: (run["val_step"], run["val_loss"]),
 }
+BY_LAYER: set[Pane] = {plots.gradient_bars}  # panes whose horizontal axis is not the steps
 
 
 def text_html(inside: str) -> str:
@@ -106,7 +108,7 @@ class LiveSheet(Sheet):
                 style = {"color": plots.OTHERS[1], "linewidth": 1.6, "marker": ".", "markersize": 3}
                 (line,) = ax.plot([], [], animated=True, **style)
                 self.lines.append((line, points))
-                if pane is not plots.gradient_bars:
+                if pane not in BY_LAYER:
                     ax.set_xlim(-0.03 * steps, 1.03 * steps)
         self._keep_background()
 
