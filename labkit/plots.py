@@ -202,7 +202,7 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     """
     ax = ax or new_axes()
     lines = _lines(thing)
-    if not any(name in run for _, run, _ in lines):
+    if lines and not any(name in run for _, run, _ in lines):
         lines[0][1][name]  # says which traces there are
     drawn = [
         line for line in lines if name in line[1] and len(line[1][name])
@@ -225,9 +225,11 @@ STAGES = ("inputs", "weights", "activations", "loss", "gradients")
 def origin(thing, ax: Axes | None = None) -> Axes:
     """Where a run went wrong: the way from inputs to gradients, its first bad stage marked; or the error's words."""
     ax = ax or new_axes()
+    ax.set_axis_off()
+    if not thing:
+        return ax
     run = _one(thing)
     found, error = run.facts.get("first_nonfinite"), run.facts.get("error")
-    ax.set_axis_off()
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.5, len(STAGES) - 0.5)
     if error:

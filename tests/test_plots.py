@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from played import attentive, made_of, played, with_traces
 
 from labkit import plots
+from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.readings import gradient_ratio, typical
 from labkit.reference import BANDS
@@ -520,3 +521,10 @@ def test_drawing_does_not_change_the_run():
         draw(name, run)
     for name, values in before.items():
         np.testing.assert_array_equal(values, run[name], err_msg=name)
+
+
+@pytest.mark.parametrize("shows", sorted({mode.shows for mode in FAILURES.values()}))
+def test_without_any_run_an_instrument_is_an_empty_axis(shows):
+    ax = plots.new_axes()
+    assert plots.instrument(shows)({}, ax=ax) is ax
+    assert not ax.lines and not ax.texts

@@ -74,11 +74,10 @@ class Sheet:
         for pane, ax in zip(self.panes, self.axes, strict=True):
             ax.clear()
             ax.set_axis_on()
-            if thing:
-                try:
-                    pane(thing, ax=ax)
-                except NoTrace as missing:
-                    _say_missing(ax, str(missing))
+            try:
+                pane(thing, ax=ax)
+            except NoTrace as missing:
+                _say_missing(ax, str(missing))
         handles, labels = self.axes[0].get_legend_handles_labels()
         if len(handles) > 1:
             self.axes[0].legend(handles, labels, edgecolor="none", framealpha=0.8, fontsize=8)
