@@ -30,6 +30,8 @@ _HOME = {
     "check": "exercises",
     "hint": "exercises",
     "knobs": "widgets.knobs",
+    "ward": "ward",
+    "ward_panel": "widgets.ward",
 }
 __all__ = ["__version__", *_HOME]
 

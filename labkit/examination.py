@@ -107,7 +107,7 @@ def only(run: Run, traces: tuple[str, ...], origin: bool = False) -> Run:
     """These traces of a run and none of its recipe; of its facts, where it became NaN, or only when."""
     kept = {name: run[name] for name in ("step", "val_step", *traces) if name in run}
     found = run.facts.get("first_nonfinite")
-    facts = {"first_nonfinite": found if origin or not found else {"step": found["step"]}}
+    facts = {"first_nonfinite": found if origin or not found else {"step": found["step"], "stage": "not looked for"}}
     return Run(kept, run.layers, run.parameters, run.activations, run.heads, facts=facts)
 
 
@@ -302,28 +302,28 @@ INSTRUMENTS = {
     "loss": Instrument("Training loss", 0, ("loss",), read_loss, (("loss", plots.loss),)),
     "validation": Instrument("Validation", 1, ("loss", "val_loss", "val_accuracy", "val_confidence"), read_validation,
                              (("val_loss", plots.losses), ("val_accuracy", plots.validation))),
-    "training_images": Instrument("The same look at training images", 1,
+    "training_images": Instrument("Training images", 1,
                                   ("probe_loss", "probe_accuracy", "val_loss", "val_accuracy"), read_training_images,
                                   (("probe_loss", plots.gap), _trace("probe_accuracy"))),
-    "gradients": Instrument("Gradients per layer", 2, ("grad_norm", "grad_norm_total"), read_gradients,
+    "gradients": Instrument("Gradients", 2, ("grad_norm", "grad_norm_total"), read_gradients,
                             (("grad_norm", plots.gradient_norms), ("grad_norm", plots.gradient_bars),
                              _trace("grad_norm_total", log=True))),
-    "updates": Instrument("Updates beside weights", 2, ("update_ratio",), read_updates,
+    "updates": Instrument("Updates", 2, ("update_ratio",), read_updates,
                           (("update_ratio", plots.update_ratio),)),
     "weights": Instrument("Weight norms", 1, ("weight_norm",), read_weights, (("weight_norm", plots.weight_norms),)),
     "activations": Instrument("Activations", 2,
                               ("activation_std", "histogram", "histogram_range", "attention_entropy"), read_activations,
                               (("histogram", plots.activation_histograms), _trace("activation_std", log=True),
                                ("attention_entropy", plots.attention_entropy))),
-    "units": Instrument("Dead, saturated and twin units", 1, ("dead", "activation_saturated", "twins"), read_units,
+    "units": Instrument("Dead units", 1, ("dead", "activation_saturated", "twins"), read_units,
                         (("dead", plots.dead_units),)),
-    "learning_rate": Instrument("Learning rate, as used", 1, ("lr",), read_learning_rate,
+    "learning_rate": Instrument("Learning rate", 1, ("lr",), read_learning_rate,
                                 (("lr", plots.learning_rate),)),
-    "first_nan": Instrument("Hunt for the first NaN", 2, (), read_first_nan, (("step", plots.origin),)),
-    "data": Instrument("The ledger of the data", 2, ("label_entropy", "input_max"), read_data,
+    "first_nan": Instrument("First NaN", 2, (), read_first_nan, (("step", plots.origin),)),
+    "data": Instrument("Data ledger", 2, ("label_entropy", "input_max"), read_data,
                        (_trace("label_entropy"), _trace("input_max"))),
-    "modes": Instrument("Modes and wiring", 3, (), read_modes),
-    "settings": Instrument("The settings of the run", 3, (), read_settings),
-    "checkup": Instrument("Check-up before training", 4, (), read_checkup),
-    "colleague": Instrument("A colleague's four guesses", 5, (), read_colleague),
+    "modes": Instrument("Modes, wiring", 3, (), read_modes),
+    "settings": Instrument("Settings", 3, (), read_settings),
+    "checkup": Instrument("Check-up", 4, (), read_checkup),
+    "colleague": Instrument("A colleague", 5, (), read_colleague),
 }  # fmt: skip

@@ -84,3 +84,11 @@ def treated(recipe: Recipe, code: str | None, settings: dict) -> Recipe:
 
 def in_words(code: str | None, settings: dict) -> str:
     return ", ".join(([code] if code else []) + [f"{name}={value}" for name, value in settings.items()])
+
+
+def expected(setting: str) -> str:
+    """What a setting may be, in a few words."""
+    if setting not in SETTINGS:
+        return ""
+    about = FIELDS[setting].metadata
+    return ", ".join(about["known"]) if "known" in about else str(about["rule"]).removeprefix("one of ")

@@ -160,7 +160,12 @@ class Patient:
         """What its owner says of the net."""
         recipe = _FILES[self].case.recipes["healthy"]
         layers = f"{recipe.depth} layer{'s' if recipe.depth > 1 else ''}"
-        return f"{layers}, {recipe.data.__name__.upper()}, {_FILES[self].case.recipes['sick'].steps} steps"
+        return f"{layers}, {recipe.data.__name__.upper()}, {self.steps} steps"
+
+    @property
+    def steps(self) -> int:
+        """How many steps its training was meant to take."""
+        return _FILES[self].case.recipes["sick"].steps
 
     # --- what is done ---
 
@@ -222,6 +227,21 @@ class Patient:
     def graded(self) -> bool:
         """Was a name given, and a prescription?"""
         return bool(_FILES[self].answers and _FILES[self].treated)
+
+    @property
+    def closed(self) -> bool:
+        """Was the file opened? Then nothing counts any more."""
+        return _FILES[self].closed
+
+    @property
+    def answered(self) -> list[tuple[str, str]]:
+        """The names given so far, and what was said of each."""
+        return [(each.given, each.words) for each in _FILES[self].answers]
+
+    @property
+    def followed(self) -> list[tuple[str, str]]:
+        """The prescriptions given so far, and what came of each."""
+        return [(each.given, each.words) for each in _FILES[self].treated]
 
     @property
     def points(self) -> int:
@@ -328,7 +348,8 @@ def _followed(file: _File, code: str | None, settings: dict, each_step) -> Treat
         return Treated(given, CURED, f"Cured: {beside}, and no instrument complains.", run.accuracy, runs)
     lost = healthy.accuracy - sick.accuracy
     if lost > 0 and run.accuracy - sick.accuracy >= HALF * lost:
-        words = f"Better, not cured: {beside}, or an instrument still complains."
+        near = run.accuracy >= healthy.accuracy - file.case.mode.close
+        words = f"Better, not cured: {beside}" + (", but an instrument still complains." if near else ".")
         return Treated(given, BETTER, words, run.accuracy, runs)
     return Treated(given, 0, f"Not cured: {beside}, the patient had {sick.accuracy:.1%}.", run.accuracy, runs)
 
@@ -397,12 +418,16 @@ class Ward:
     def score_sheet(self, path: str | Path) -> Path:
         """Write the score sheet, as .json or .csv, whole or not at all."""
         path = Path(path)
-        kinds = {".json": self._as_json, ".csv": self._as_csv}
-        if path.suffix.lower() not in kinds:
-            raise RecipeError(f"expected a file that ends in .json or .csv, got {str(path)!r}")
+        text = self.sheet(path.suffix.lower().removeprefix("."))
         with written_whole(path) as stream:
-            stream.write(kinds[path.suffix.lower()]().encode())
+            stream.write(text.encode())
         return path
+
+    def sheet(self, kind: str) -> str:
+        """The score sheet as a text, "json" or "csv"."""
+        if kind not in ("json", "csv"):
+            raise RecipeError(f"a score sheet is a .json or a .csv file, got {kind!r}")
+        return self._as_json() if kind == "json" else self._as_csv()
 
     def _as_json(self) -> str:
         head = {"format": FORMAT, "labkit": __version__, "seed": self.seed, "student": self.student}
