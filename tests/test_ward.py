@@ -66,6 +66,7 @@ def test_only_failures_that_can_be_found_are_listed():
     assert not suits(FAILURES["leakage"]) and not any(suits(FAILURES[name]) for name in ward_cases.LEFT_OUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_listed_patient_fails_is_named_and_is_cured(seed):
     [case] = draw(seed, 1)
@@ -316,6 +317,7 @@ def test_a_net_that_cannot_be_built_does_not_count_and_one_that_stops_with_an_er
 # --- to the end -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_patient_from_admission_to_the_open_file(tmp_path):
     """A whole visit, with real runs: the first patient of ward 1, cured as the instructor's list says."""
     admitted = labkit.ward(seed=1, patients=2, student="Ada")

@@ -128,7 +128,7 @@ class WardPanel(ipywidgets.VBox):
                 job(ticket)
             except (RecipeError, KeyError) as error:
                 if mine == self.latest:  # else another wish has taken its place, and has the word
-                    self.say(str(error)[:1].upper() + str(error)[1:] + ".")
+                    self.say(f"{str(error)[:1].upper()}{str(error)[1:].removesuffix('.')}.")
             finally:
                 if mine == self.latest:
                     self.busy(False)
@@ -143,10 +143,16 @@ class WardPanel(ipywidgets.VBox):
         self.perform(lambda ticket: self.order(name, ticket))
 
     def pressed_name(self) -> None:
-        self.perform(lambda _: self.name(self.failure.value.strip()))
+        self.perform(lambda _: self.name(self.chosen()))
 
     def pressed_treat(self) -> None:
         self.perform(lambda ticket: self.prescribe(self.code.value.strip() or None, ticket, **self.wished()))
+
+    def chosen(self) -> str:
+        """The failure that was filled in."""
+        if not self.failure.value.strip():
+            raise RecipeError("no failure was named: choose one from the list, or type a part of its name")
+        return self.failure.value.strip()
 
     def wished(self) -> dict:
         """The settings that were filled in."""
@@ -163,8 +169,7 @@ class WardPanel(ipywidgets.VBox):
         """Stop, and take the panel out of the notebook."""
         self.worker.stop()
         self.worker.wait(5)
-        close(ipywidgets.VBox(self.children))
-        super().close()
+        close(self)
 
     # --- what is seen ---
 
