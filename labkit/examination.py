@@ -106,9 +106,20 @@ class Instrument:
 def only(run: Run, traces: tuple[str, ...], origin: bool = False) -> Run:
     """These traces of a run and none of its recipe; of its facts, where it became NaN, or only when."""
     kept = {name: run[name] for name in ("step", "val_step", *traces) if name in run}
-    found = run.facts.get("first_nonfinite")
-    facts = {"first_nonfinite": found if origin or not found else {"step": found["step"], "stage": "not looked for"}}
+    found = first_nonfinite(run)
+    if found and not origin:
+        found = {"step": found["step"], "stage": "not looked for"}
+    facts = {"first_nonfinite": found}
     return Run(kept, run.layers, run.parameters, run.activations, run.heads, facts=facts)
+
+
+def first_nonfinite(run: Run) -> dict | None:
+    """Where a run became NaN. A loss of one's own is not called by its name, which says what is wrong with it."""
+    found = run.facts.get("first_nonfinite")
+    if not found:
+        return None
+    shown = {name: found[name] for name in ("step", "stage", "place", "dtype") if name in found}
+    return shown | ({"place": "the loss function"} if found["stage"] == "loss" else {})
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -203,7 +214,7 @@ def read_learning_rate(chart: Chart) -> Rows:
 
 
 def read_first_nan(chart: Chart) -> Rows:
-    found = chart.run.facts.get("first_nonfinite")
+    found = first_nonfinite(chart.run)
     if not found:
         return [("non-finite values", "none, from the first step to the last")]
     rows = [("first non-finite value", f"step {found['step']}, {found['stage']}: {found['place']}")]

@@ -105,13 +105,18 @@ def test_a_patient_does_not_say_what_it_has(name):
     assert finding.run.recipe == {} and set(finding.run.facts) == {"first_nonfinite"}
 
 
-@pytest.mark.parametrize("name", ["zero_grad_missing", "nan_in_data", "stale_optimizer"])
+@pytest.mark.parametrize("name", ["zero_grad_missing", "naive_softmax", "stale_optimizer"])
 def test_no_instrument_names_the_failure(name):
     patient = patient_with(name)
     for instrument in INSTRUMENTS.keys() - {"colleague"}:
         finding = patient.order(instrument)
         assert finding.rows and not tells(str(finding), name), instrument
         assert set(finding.run.traces) <= {"step", "val_step", *INSTRUMENTS[instrument].traces}
+
+
+def test_a_loss_of_ones_own_is_not_called_by_its_name():
+    finding = patient_with("naive_softmax").order("first_nan")
+    assert "loss: the loss function" in finding.words and finding.run.facts["first_nonfinite"]["stage"] == "loss"
 
 
 def test_a_patient_cannot_be_pickled_or_copied():
