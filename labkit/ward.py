@@ -255,7 +255,7 @@ class Patient:
         file = _FILES[self]
         name = f"name {best(file.answers)}" if file.answers else "not named"
         cure = f"prescription {best(file.treated)}" if file.treated else "no prescription"
-        return f"{self.points} of {MOST} points ({name}, {cure}, instruments -{self.spent})"
+        return f"{self.points} of {MOST} points ({name}, {cure}, {self.spent} spent on instruments)"
 
     def reveal(self) -> Study:
         """Open the file: the truth, with all runs. Only after a name and a prescription; nothing counts afterwards."""

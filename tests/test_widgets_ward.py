@@ -40,7 +40,7 @@ def test_an_order_shows_its_picture_and_its_price(panel):
     panel.orders["gradients"].click()
     assert panel.worker.wait(60)
     assert panel.picture.value != before and "per layer, from the input" in panel.findings.value
-    assert "instruments -2" in panel.history.value and "Gradients of patient 1, 2 points" in panel.status.value
+    assert "2 spent on instruments" in panel.history.value and "Gradients of patient 1, 2 points" in panel.status.value
     assert "labkit-ordered" in panel.orders["gradients"]._dom_classes
     assert "labkit-shown" in panel.orders["gradients"]._dom_classes
     panel.order("modes")
@@ -84,8 +84,9 @@ def test_what_the_ward_refuses_is_said_in_the_panel(panel):
 def test_another_patient_starts_with_empty_fields(panel):
     panel.failure.value, panel.code.value = "dead_relu", "all ten classes"
     panel.settings[0][0].value = "lr"
+    panel.order("gradients")
     panel.beds[1].click()
-    assert panel.worker.wait(60) and panel.patient.number == 2
+    assert panel.worker.wait(60) and panel.patient.number == 2 and "per layer" not in panel.findings.value
     assert (panel.failure.value, panel.code.value, panel.wished()) == ("", "", {})
     assert "Patient 2" in panel.about.value and panel.beds[1].button_style == "primary"
 

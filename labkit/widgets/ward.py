@@ -82,6 +82,8 @@ class WardPanel(ipywidgets.VBox):
         self.failure.value = self.code.value = ""
         for setting, value in self.settings:
             setting.value, value.value = "", ""
+        self.picture.layout.display, self.findings.value = "none", ""  # they were another patient's
+        self.mark_shown(None)
         self.show_all()
         return self.order("loss", ticket)
 
@@ -257,10 +259,10 @@ class WardPanel(ipywidgets.VBox):
         self.beds = [self.bed(patient.number) for patient in self.ward]
         self.orders = {name: self.order_button(name) for name in INSTRUMENTS}
         self.about = ipywidgets.HTML()
-        self.failure = field("Combobox", "failure", "type to search, for example learning_rate", "labkit-ward-failure")
+        self.failure = field("Combobox", "failure", "type to search", "labkit-ward-failure")
         self.failure.options = tuple(FAILURES)
         self.name_button = button("Name it", "tag", "say what this patient has", self.pressed_name, "primary")
-        self.code = field("Combobox", "code", "a change of the code: type to search", "labkit-ward-code")
+        self.code = field("Combobox", "code", "type to search", "labkit-ward-code")
         self.code.options = tuple(self.ward.treatments)
         self.settings = [self.setting(number) for number in range(1, treatment.MOST_CHANGES + 1)]
         self.treat_button = button(
@@ -269,7 +271,7 @@ class WardPanel(ipywidgets.VBox):
         self.reveal_button = button(
             "Open the file", "folder-open", "the truth; afterwards nothing counts", self.pressed_reveal
         )
-        self.student = field("Text", "student", "your name, for the score sheet", "labkit-ward-student")
+        self.student = field("Text", "student", "your name", "labkit-ward-student")
         self.student.value = self.ward.student
         self.student.observe(lambda _: self.signed(), "value")
         self.sheets = ipywidgets.HTML()
