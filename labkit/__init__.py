@@ -33,6 +33,8 @@ _HOME = {
     "gallery": "widgets.gallery",
     "gradient_panel": "widgets.gradients",
     "overfitting_panel": "widgets.overfitting",
+    "ward": "ward",
+    "ward_panel": "widgets.ward",
 }
 __all__ = ["__version__", *_HOME]
 

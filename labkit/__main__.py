@@ -118,6 +118,14 @@ def parser() -> argparse.ArgumentParser:
         "--run", nargs="*", metavar="LESSON", help="first execute these solutions (all: none named), and keep outputs"
     )
     lessons.add_argument("--nbgrader", metavar="DIR", help="instead: write a course directory for nbgrader")
+    ward = command("ward", hold_ward, "the waiting room of a ward: sealed patients to examine, name and cure")
+    ward.add_argument("--seed", type=int, default=0, help="the same seed admits the same patients")
+    ward.add_argument("--patients", type=int, default=6, metavar="N")
+    ward.add_argument("--check", action="store_true", help="for instructors: the truth, and what cures")
+    ward.add_argument(
+        "--renew", action="store_true", help="play all failures on all nets, and list anew who may be drawn"
+    )
+    ward.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in (with --renew)")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -335,6 +343,31 @@ def make_lessons(options) -> int:
     for path in changed:
         print(f"{path} is out of date; renew it with `labkit lessons`" if options.check else f"renewed: {path}")
     return 1 if options.check and changed else 0
+
+
+def hold_ward(options) -> None:
+    from labkit.ward import truth, ward
+    from labkit.ward_cases import renew
+
+    if options.renew:
+        return print(f"{renew(jobs=options.jobs)} cases hold")
+    admitted = ward(options.seed, options.patients)
+    if options.check:
+        rows = truth(options.seed, options.patients)
+        return show_json(rows) if options.json else print(truth_in_words(rows))
+    if options.json:
+        return show_json([{"patient": one.number, "complaint": one.complaint, "net": one.net} for one in admitted])
+    print(f"{admitted}\n\nTo examine them: labkit.ward(seed={options.seed}, patients={options.patients}) in Python,")
+    print(f"or labkit.ward_panel(seed={options.seed}, patients={options.patients}) in a notebook.")
+
+
+def truth_in_words(rows: list[dict]) -> str:
+    """The instructor's list: three lines per patient."""
+    return "\n".join(
+        f"{row['patient']:>3}  {row['failure']}: {row['title']} ({row['net']}, seed {row['seed']})\n"
+        f"{'':5}cure: {row['cure']}\n{'':5}{row['prescribe']}"
+        for row in rows
+    )
 
 
 def show_atlas(options) -> None:
