@@ -33,6 +33,9 @@ _HOME = {
     "check": "exercises",
     "hint": "exercises",
     "knobs": "widgets.knobs",
+    "fork_panel": "widgets.fork_panel",
+    "phase_panel": "widgets.phase_panel",
+    "lr_panel": "widgets.lr_panel",
 }
 __all__ = ["__version__", *_HOME]
 
