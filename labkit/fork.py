@@ -63,9 +63,8 @@ class Intervention:
         after = recipe.but(**changes)  # a name or a value that no recipe takes is refused here
         for name in changes:
             if name not in CAN_CHANGE:
-                raise RecipeError(
-                    f"{name} is settled before the first step, and a fork is too late. It can change {', '.join(CAN_CHANGE)}."
-                )
+                possible = ", ".join(CAN_CHANGE)
+                raise RecipeError(f"{name} is settled before the first step; a fork can change {possible}")
         self.before, self.after, self.at, self.skip = recipe, after, at, skip
         self.changed = {name: getattr(after, name) for name in after.changes_from(recipe)}
         self.now, self.done = 0, False

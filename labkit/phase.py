@@ -79,6 +79,7 @@ class Phase:
     recipe: Recipe = STANDARD
     axes: dict[str, tuple] = field(default_factory=lambda: dict(AXES))
     cells: dict[Place, Cell] = field(default_factory=dict)
+    recipes: dict[Place, Recipe] = field(init=False)
 
     def __post_init__(self):
         if not 2 <= len(self.axes) <= MOST_AXES:
@@ -87,13 +88,10 @@ class Phase:
             if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
                 raise RecipeError(f"{name}: expected a list of values, got {values!r}")
         self.axes = {name: tuple(dict.fromkeys(values)) for name, values in self.axes.items()}
-        self.recipes  # a value that no recipe takes is refused now
-
-    @functools.cached_property
-    def recipes(self) -> dict[Place, Recipe]:
-        """Every cell's recipe, by its place: the values along the axes."""
-        places = itertools.product(*self.axes.values())
-        return {place: self.recipe.but(**dict(zip(self.axes, place, strict=True))) for place in places}
+        self.recipes = {  # every cell's, by its place; a value that no recipe takes is refused now
+            place: self.recipe.but(**dict(zip(self.axes, place, strict=True)))
+            for place in itertools.product(*self.axes.values())
+        }
 
     def __getitem__(self, place: Place) -> Cell:
         if place not in self.recipes:

@@ -36,8 +36,8 @@ def phase_diagram(found: Phase, ax: Axes | None = None, page=None) -> Axes:
     ax.spines[:].set_visible(False)
     ax.set_xlabel(in_words(across))
     ax.set_ylabel(in_words(down))
-    title = "What became of each run" + "".join(f", {in_words(name)} {value}" for (name, _), value in zip(third, rest))
-    ax.set_title(title, fontsize="medium", loc="left")
+    title = "".join(f", {in_words(name)} {in_short(rest[0])}" for name, _ in third)
+    ax.set_title(f"What became of each run{title}", fontsize="medium", loc="left")
     _legend(ax, [cell.outcome for place, cell in found.cells.items() if place[2:] == rest])
     return ax
 

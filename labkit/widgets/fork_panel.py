@@ -182,7 +182,8 @@ class ForkPanel(ipywidgets.VBox):
     def close(self) -> None:
         """Stop, and take the panel out of the notebook."""
         self.stage.close()
-        close(ipywidgets.VBox(self.children))
+        for child in self.children:
+            close(child)
         super().close()
 
     # --- the controls ---

@@ -102,7 +102,8 @@ class PhasePanel(ipywidgets.VBox):
         self.worker.stop()
         self.worker.wait(5)
         self.stage.close()
-        close(ipywidgets.VBox(self.children))
+        for child in self.children:
+            close(child)
         super().close()
 
     # --- what is seen of the grid ---
