@@ -61,11 +61,20 @@ def test_the_buttons_go_where_the_range_test_points(panel):
         if rate:
             panel.rates[name].click()
             panel.stage.worker.wait(60)
-            assert mark(panel) == pytest.approx(rate)
+            assert mark(panel) == panel.on_slider(rate) == pytest.approx(rate, rel=0.07)
     panel.respond(lr=0.05)
     panel.rates["higher"].click()
     panel.stage.worker.wait(60)
     assert mark(panel) == pytest.approx(0.5)
+
+
+def test_the_run_of_the_suggested_rate_is_shown_beside_it(panel):
+    panel.respond(lr=0.05)
+    lr = panel.on_slider(panel.found.suggestion)
+    legend = panel.stage.picture.finished.axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == [f"suggested: {lr:g}", "your run"]
+    assert memory.remembered(RECIPE.but(lr=lr)) is not None
+    assert f"speaks for {panel.found.suggestion:.2g}" in panel.curve.status.value
 
 
 CURVE = np.geomspace(1e-5, 10, 5)
@@ -94,6 +103,6 @@ def test_a_rate_that_no_recipe_takes_is_refused_and_nothing_moves(panel):
 
 
 def test_controls_have_labels_and_classes(panel):
-    assert panel.lr.widget.description == "learning rate" and "labkit-lr" in panel._dom_classes
+    assert panel.lr.widget.description == "rate" and "labkit-lr" in panel._dom_classes
     assert all(made.description and made.tooltip for made in panel.rates.values())
     assert "labkit-rate-suggested" in panel.rates["suggested"]._dom_classes

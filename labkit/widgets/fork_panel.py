@@ -18,7 +18,7 @@ from labkit.run import Run
 from labkit.widgets import memory
 from labkit.widgets.controls import LAYOUT, WIDE, Control
 from labkit.widgets.knobs import button, in_short
-from labkit.widgets.picture import Pane
+from labkit.widgets.picture import Pane, text_html
 from labkit.widgets.situation import Situation
 from labkit.widgets.stage import Frames, Stage, close
 from labkit.widgets.worker import Ticket
@@ -28,6 +28,7 @@ KNOBS = (
     Knob("clip", (None, 0.1, 0.5, 1.0, 5.0)),
     Knob("activation", ()),
 )
+GRADIENT_NORM = functools.partial(plots.compare, name="grad_norm_total", log=True)
 MOST_SKIPPED = 20  # batches; more than that is another data set
 READINGS = {
     "loss": "loss",
@@ -62,15 +63,17 @@ def fork_panel(thing: "str | Recipe | FailureMode" = "corrupt_batch") -> "ForkPa
 
 
 class ForkPanel(ipywidgets.VBox):
-    """The step and the interventions on the left, original and counterfactual on the right. For tests: `respond`."""
+    """Interventions on the left; the step and what comes of it on the right. Without a browser: `respond`."""
 
     def __init__(self, situation: Situation):
         self.recipe, self.at = situation.recipe, 0
         shows = situation.mode.shows if situation.mode else "update_ratio"
-        panes = [plots.losses, plots.validation, functools.partial(plots.compare, name="grad_norm_total", log=True)]
-        self.stage = Stage([self.marked(pane) for pane in panes] + [self.marked(plots.instrument(shows))])
+        third = plots.update_ratio if shows == "grad_norm_total" else GRADIENT_NORM
+        panes = [plots.losses, plots.validation, third, plots.instrument(shows)]
+        self.stage = Stage([self.marked(pane) for pane in panes])
         self.moving = False
         self.make_controls()
+        self.stage.widget.children = (self.step, *self.stage.widget.children)  # above the curves, as long as they are
         left = ipywidgets.VBox(self.left(), layout={"width": "21em", "flex": "0 0 auto"})
         row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": "1em"}
         title = situation.mode.title if situation.mode else "your recipe"
@@ -117,6 +120,7 @@ class ForkPanel(ipywidgets.VBox):
         if run is None:
             stage, steps = self.stage, self.recipe.steps
             stage.progress.bar_style, stage.progress.value, stage.progress.max = "", 0, steps
+            stage.picture.say(f"Training again to step {wish.at}, then on: {in_words(wish.changes)}.")
             stage.picture.begin({"original": wish.original}, steps, anew=True)
             options = {"each_step": Frames(stage, self.recipe, ticket), "progress": False, "errors": "record"}
             run = fork(self.recipe, at=wish.at, **wish.changes, **options)
@@ -126,7 +130,7 @@ class ForkPanel(ipywidgets.VBox):
 
     def show(self, thing: dict[str, Run], found: Counterfactual, diagnoses: list[Diagnosis]) -> None:
         self.stage.show(thing, found.words, diagnoses)
-        self.now.value = f"<b>Step {found.at}</b> of the original<br>" + table(found.original, found.at)
+        self.now.value = text_html(f"<b>Step {found.at}</b> of the original" + table(found.original, found.at))
 
     def reach(self, original: Run) -> None:
         """A run that broke off can be forked as far as it went, and no further."""
@@ -181,10 +185,9 @@ class ForkPanel(ipywidgets.VBox):
 
     def close(self) -> None:
         """Stop, and take the panel out of the notebook."""
-        self.stage.close()
-        for child in self.children:
-            close(child)
-        super().close()
+        self.stage.end()
+        for part in (self, self.mend):  # which is shown only where there is something to mend
+            close(part)
 
     # --- the controls ---
 
@@ -212,7 +215,7 @@ class ForkPanel(ipywidgets.VBox):
         buttons = ipywidgets.HBox([self.undo_button, self.stop_button])
         intervene = ipywidgets.HTML("<b>From that step on</b>")
         knobs = [control.widget for control in self.knobs.values()]
-        return [self.step, self.now, intervene, *knobs, self.skip, *mend, buttons]
+        return [self.now, intervene, *knobs, self.skip, *mend, buttons]
 
     def touched(self) -> None:
         if not self.moving:
@@ -222,7 +225,7 @@ class ForkPanel(ipywidgets.VBox):
 
 def heading(title: str) -> ipywidgets.HTML:
     about = "Choose a step, change something there, and see how the same run would have gone on."
-    return ipywidgets.HTML(f"<h3 style='margin:0'>Fork the timeline: {html.escape(title)}</h3><div>{about}</div>")
+    return ipywidgets.HTML(text_html(f"<h3 style='margin:0'>Fork the timeline: {html.escape(title)}</h3>{about}"))
 
 
 def in_words(changes: dict) -> str:

@@ -1,6 +1,7 @@
 """The learning-rate panel: drag the rate along the curve of a range test, and see the run it gives."""
 
 import html
+import math
 from dataclasses import dataclass
 
 import ipywidgets
@@ -13,14 +14,16 @@ from labkit.run import Run
 from labkit.tools.lr_finder import RangeTest, find_lr
 from labkit.train import few_threads
 from labkit.widgets.controls import Control
-from labkit.widgets.knobs import button, in_short
-from labkit.widgets.picture import Picture
+from labkit.widgets.knobs import YOURS, button, in_short
+from labkit.widgets.picture import Picture, text_html
 from labkit.widgets.situation import Situation
 from labkit.widgets.stage import Stage, close
 from labkit.widgets.worker import Ticket
 from labkit.workbench import Workbench, seeded
 
 LOW, HIGH = 1e-5, 10.0  # of the range test, and of the slider below it
+WIDTH = 420  # pixels of the curve; the slider below begins and ends where its axis does
+UNDER_THE_AXIS = {"description_width": "57px"}
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,11 @@ def range_test(recipe: Recipe) -> RangeTest:
 
 
 def marked_curve(thing: tuple[RangeTest, float], ax=None):
-    """The range test with the chosen rate on it: a line, and a dot on the curve."""
+    """The range test with the chosen rate on it, as a broad line that hides nothing."""
     found, lr = thing
     ax = plots.range_test(found, ax)
     ax.set_xlim(LOW, HIGH)
-    ax.axvline(lr, color="black", linewidth=2.2, label=f"your rate {lr:.2g}")
+    ax.axvline(lr, color="black", alpha=0.3, linewidth=5, zorder=0, label=f"your rate {lr:.2g}")
     ax.legend(edgecolor="none", fontsize=8, loc="lower left")
     return ax
 
@@ -83,12 +86,12 @@ class RatePanel(ipywidgets.VBox):
 
     def __init__(self, situation: Situation):
         self.recipe = situation.recipe
-        self.stage = Stage([plots.losses, plots.validation], columns=1)
-        self.curve = Picture([marked_curve], columns=1, size=(4.6, 3.4))
+        self.stage = Stage([plots.losses, plots.validation, plots.update_ratio, plots.gradient_bars])
+        self.curve = Picture([marked_curve], columns=1, size=(WIDTH / 100, 3.0))
         self.curve.image.add_class("labkit-curve")
         self.moving = False
         self.make_controls()
-        left = ipywidgets.VBox(self.left(), layout={"flex": "1 1 24em", "max_width": "32em", "min_width": "18em"})
+        left = ipywidgets.VBox(self.left(), layout={"width": f"{WIDTH}px", "flex": "0 0 auto"})
         row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": "1em"}
         title = situation.mode.title if situation.mode else "your recipe"
         super().__init__([heading(title), ipywidgets.Box([left, self.stage.widget], layout=row)])
@@ -117,13 +120,28 @@ class RatePanel(ipywidgets.VBox):
             self.stage.picture.say("Range test: a hundred steps with a rising rate.")
             self.found = range_test(self.recipe)
             self.name_buttons()
+            self.curve.say(in_words(self.found))
         self.curve.whole((self.found, recipe.lr))
-        run = None if ticket.cancelled else self.stage.train(recipe, {}, ticket)
+        beside = self.reference(ticket)
+        run = None if ticket.cancelled else self.stage.train(recipe, beside, ticket)
         if run is None:
             return None
         answer = RateAnswer(recipe.lr, self.found, run, diagnose(run))
-        self.stage.show({"your run": run}, answer.words, answer.diagnoses)
+        self.stage.show(beside | {YOURS: run}, answer.words, answer.diagnoses)
         return answer
+
+    def reference(self, ticket: Ticket) -> dict[str, Run]:
+        """The run of the suggested rate, to compare with; nothing where no rate is suggested."""
+        if not self.found.suggestion or ticket.cancelled:
+            return {}
+        lr = self.on_slider(self.found.suggestion)
+        run = self.stage.train(self.recipe.but(lr=lr), {}, ticket)
+        return {f"suggested: {lr:g}": run} if run else {}
+
+    def on_slider(self, lr: float) -> float:
+        """The rate nearest to this one that the slider can show: a browser moves it there in any case."""
+        step = self.lr.widget.step
+        return float(f"{10 ** (step * round(math.log10(lr) / step)):.2g}")
 
     def move(self, lr: float) -> None:
         """Set the slider, without training."""
@@ -133,21 +151,20 @@ class RatePanel(ipywidgets.VBox):
     def go(self, lr: float | None) -> None:
         """One of the buttons: to this rate, if the range test knows it."""
         if lr:
-            self.move(lr)
+            self.move(self.on_slider(lr))
             self.start()
 
     def close(self) -> None:
         """Stop, and take the panel out of the notebook."""
-        self.stage.close()
-        for child in self.children:
-            close(child)
-        super().close()
+        self.stage.end()
+        close(self)
 
     # --- the controls ---
 
     def make_controls(self) -> None:
         self.lr = Control(Knob("lr", (LOW, HIGH), log=True), self.recipe.lr)
-        self.lr.widget.description = "learning rate"
+        self.lr.widget.description, self.lr.widget.style = "rate", UNDER_THE_AXIS
+        self.lr.widget.readout = False  # the curve has it, and so the slider is as long as the axis
         self.lr.widget.continuous_update = True  # the mark on the curve goes with the hand; the newest run alone trains
         self.lr.widget.observe(lambda _: None if self.moving else self.start(), "value")
         rates = {
@@ -171,11 +188,20 @@ class RatePanel(ipywidgets.VBox):
 
     def left(self) -> list:
         wrap = {"flex_flow": "row wrap"}
-        return [self.curve.image, self.lr.widget, ipywidgets.Box([*self.rates.values(), self.stop_button], layout=wrap)]
+        buttons = ipywidgets.Box([*self.rates.values(), self.stop_button], layout=wrap)
+        return [self.curve.image, self.lr.widget, buttons, self.curve.status]
+
+
+def in_words(found: RangeTest) -> str:
+    """What a range test found."""
+    if not found.suggestion:
+        return "No rate lowered the loss in the range test."
+    end = f", and diverges at {found.diverged_at:.2g}" if found.diverged_at else ", and diverges nowhere"
+    return f"The range test speaks for {found.suggestion:.2g}{end}."
 
 
 def heading(title: str) -> ipywidgets.HTML:
     about = (
         "Each point of the curve is one step at that rate. Drag yours along it: the run beside it is trained with it."
     )
-    return ipywidgets.HTML(f"<h3 style='margin:0'>Find the rate: {html.escape(title)}</h3><div>{about}</div>")
+    return ipywidgets.HTML(text_html(f"<h3 style='margin:0'>Find the rate: {html.escape(title)}</h3>{about}"))

@@ -13,6 +13,7 @@ from labkit.recipe import Recipe
 from labkit.widgets import memory
 from labkit.widgets.knobs import button
 from labkit.widgets.knobs import in_short as run_in_short
+from labkit.widgets.picture import text_html
 from labkit.widgets.stage import Stage, close
 from labkit.widgets.worker import Ticket, Worker
 
@@ -100,11 +101,10 @@ class PhasePanel(ipywidgets.VBox):
     def close(self) -> None:
         """Stop, and take the panel out of the notebook."""
         self.worker.stop()
-        self.worker.wait(5)
-        self.stage.close()
-        for child in self.children:
-            close(child)
-        super().close()
+        self.worker.wait()
+        self.stage.end()
+        for part in (self, self.page, *self.pages.values()):  # of which only one is shown
+            close(part)
 
     # --- what is seen of the grid ---
 
@@ -130,7 +130,7 @@ class PhasePanel(ipywidgets.VBox):
         self.say(f"{doing + ': ' if doing else ''}{done} of {all_of_them} runs{': ' + counts if counts else ''}.")
 
     def say(self, words: str) -> None:
-        self.status.value = f"<span role='status' aria-live='polite'>{html.escape(words)}</span>"
+        self.status.value = text_html(f"<span role='status' aria-live='polite'>{html.escape(words)}</span>")
 
     def where(self, place: Place) -> str:
         pairs = zip(self.found.axes, place, strict=True)
@@ -152,7 +152,7 @@ class PhasePanel(ipywidgets.VBox):
         )
         self.page.add_class("labkit-page")
         self.page.observe(lambda _: self.turn_page(), "value")
-        self.progress = ipywidgets.IntProgress(max=len(self.found.recipes), layout={"width": "100%", "height": "0.6em"})
+        self.progress = ipywidgets.IntProgress(max=len(self.found.recipes), layout={"width": "100%", "height": "1.3em"})
         self.progress.add_class("labkit-explored")
         self.status = ipywidgets.HTML()
         self.status.add_class("labkit-counts")
@@ -201,11 +201,11 @@ def legend() -> ipywidgets.HTML:
         f"<div><span style='{style};background:{fill};color:{ink}'>{letter}</span>{html.escape(OUTCOMES[name])}</div>"
         for name, (letter, fill, ink) in MARKS.items()
     )
-    return ipywidgets.HTML(f"<div style='line-height:1.6'>{rows}</div>")
+    return ipywidgets.HTML(text_html(rows))
 
 
 def heading(found: Phase) -> ipywidgets.HTML:
     across, down, *third = (in_words(name) for name in found.axes)
     title = f"Phase diagram: {across} by {down}" + (f" by {third[0]}" if third else "")
     about = "Every cell is one real run, kept on disk as it is finished. Press one to see its curves."
-    return ipywidgets.HTML(f"<h3 style='margin:0'>{html.escape(title)}</h3><div>{about}</div>")
+    return ipywidgets.HTML(text_html(f"<h3 style='margin:0'>{html.escape(title)}</h3>{about}"))
