@@ -105,12 +105,15 @@ class WeightMeter:
         totals[:3].sqrt_()
         on_cpu = self.device.type == "cpu"  # float64 costs a GPU less than to wait for an answer
         values = totals.tolist() if on_cpu else None
-        if not on_cpu or not math.isfinite(totals.double().sum()):
-            totals = held.sums(rows, apart=True)
-            totals[:3] = torch.stack([held.norms(safe=True, values=line) for line in lines])
-        else:
+        # Look by look: what one look shows must not hang on those that happen to be measured with it.
+        far = [look for look in range(looks) if not on_cpu or not all_finite(line[look] for line in values)]
+        if far:
+            totals[:, far] = held.sums(rows[:, far], apart=True)
+            totals[:3, far] = torch.stack([held.norms(safe=True, values=line[far]) for line in lines])
+        if on_cpu:
             for line, look, index in out_of_range(values[:3]):
-                totals[line, look, index] = held.part(lines[line][look], index).double().norm()
+                if look not in far:
+                    totals[line, look, index] = held.part(lines[line][look], index).double().norm()
         close = range(looks)
         if on_cpu:
             close = [look for look in close if nearly_equal(values[0][look], values[3][look], self.counts)]
@@ -185,6 +188,10 @@ class WeightMeter:
         return np.sqrt(squares)
 
 
+def all_finite(lists) -> bool:
+    return math.isfinite(sum(sum(values) for values in lists))  # float32 numbers cannot add up to infinity in float64
+
+
 def out_of_range(norms: list[list[list[float]]]) -> list[tuple[int, int, int]]:
     """Which norms (line, look, parameter) are so small or so large that float32 squares cannot be trusted?"""
     return [
@@ -257,14 +264,15 @@ class ActivationMeter:
         tensors = [latest[name][:SAMPLES] for name in names]
         self.formats.add(tensors[-1].dtype)
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
-            self._measure()
+            self.settle()
             self.held = Segments([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
         self.held.fill(self.waiting, tensors)
         self.waiting += 1
         if self.waiting == BLOCK:
-            self._measure()
+            self.settle()
 
-    def _measure(self) -> None:
+    def settle(self) -> None:
+        """Measure what waits."""
         if self.waiting:
             self.blocks.append(self._statistics(self.waiting))
             self.waiting = 0
@@ -275,8 +283,9 @@ class ActivationMeter:
         values = held.buffer[:steps]
         mean = held.sums(values.sum(-1)) / held.counts
         deviation = _deviation(held, values, mean)
-        if not bool(((deviation > SMALL) & (deviation < BIG)).all()):
-            mean, deviation = _exact_deviation(held, values)
+        far = ~((deviation > SMALL) & (deviation < BIG)).all(1)
+        if bool(far.any()):  # those steps alone: a step's numbers must not hang on its neighbours
+            mean[far], deviation[far] = _exact_deviation(held, values[far])
         return torch.stack([mean, deviation, self._saturated(values)])
 
     def _saturated(self, values: torch.Tensor) -> torch.Tensor:

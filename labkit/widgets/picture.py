@@ -157,8 +157,10 @@ class Picture:
             self.finished.figure.canvas.draw()
             self.image.value = self.finished.png()
 
-    def begin(self, thing: dict[str, Run], steps: int) -> None:
+    def begin(self, thing: dict[str, Run], steps: int, anew: bool = False) -> None:
+        """`anew` draws the background though the runs are the same: what a pane adds to them has changed."""
         with DRAWING:
+            self.live.widened |= anew
             self.live.begin(thing, steps)
 
     def grow(self, run: Run) -> None:
@@ -174,6 +176,7 @@ def panes_for(shows: str) -> list[Pane]:
 
 
 def _live_points(pane: Pane) -> Callable[[Run], tuple] | None:
+    pane = getattr(pane, "__wrapped__", pane)  # a drawing that a panel adds something to
     if isinstance(pane, functools.partial):  # plots.compare of any trace
         name = pane.keywords["name"]
         steps = "val_step" if name.startswith(plots.BY_EVALUATION) else "step"
