@@ -35,7 +35,7 @@ DRAWINGS = {
     name: function
     for name, function in vars(plots).items()
     if not name.startswith("_") and _takes_a_thing(function) and function.__module__ == plots.__name__
-    if name != "origin"  # words in boxes, tested below
+    if name not in ("origin", "side_by_side")  # words in boxes, and a whole figure: tested below
 }
 ONE_RUN = {"gradient_norms", "gradient_heat", "attention_entropy", "activation_histograms"}
 
@@ -524,7 +524,20 @@ def test_drawing_does_not_change_the_run():
 
 
 @pytest.mark.parametrize("shows", sorted({mode.shows for mode in FAILURES.values()}))
-def test_without_any_run_an_instrument_is_an_empty_axis(shows):
+def test_without_any_run_an_instrument_is_a_titled_axis_without_data(shows):
     ax = plots.new_axes()
     assert plots.instrument(shows)({}, ax=ax) is ax
-    assert not ax.lines and not ax.texts
+    assert ax.get_title(loc="left") or not ax.axison
+    assert not ax.containers and not ax.get_legend_handles_labels()[0]
+
+
+def test_side_by_side_draws_each_instrument_once_with_one_legend():
+    study = played("learning_rate_too_high")
+    figure = plots.side_by_side(study, "loss", "update_ratio", "lr")
+    assert [ax.get_title(loc="left").split(" (")[0] for ax in figure.axes] == [
+        "Loss",
+        "Update / weight",
+        "Learning rate, as used",
+    ]
+    assert [bool(ax.get_legend()) for ax in figure.axes] == [True, False, False]
+    assert not plots.side_by_side(study.sick, "loss").axes[0].get_legend()
