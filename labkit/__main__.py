@@ -118,6 +118,13 @@ def parser() -> argparse.ArgumentParser:
         "--run", nargs="*", metavar="LESSON", help="first execute these solutions (all: none named), and keep outputs"
     )
     lessons.add_argument("--nbgrader", metavar="DIR", help="instead: write a course directory for nbgrader")
+    lab = command("lab", open_lab, "open JupyterLab on the course", json=False)
+    lab.add_argument("folder", nargs="?", help="of notebooks; left out: the course of the clone")
+    play = command("play", serve_page, "the panels and the ward as a page without code (needs Voila)", json=False)
+    for made in (lab, play):
+        made.add_argument("--port", type=int, metavar="N", help="of the server (default: a free one)")
+        made.add_argument("--ip", metavar="ADDRESS", help="to listen on (default: 127.0.0.1, this machine alone)")
+        made.add_argument("--no-browser", dest="browser", action="store_false", help="only print the link")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -335,6 +342,18 @@ def make_lessons(options) -> int:
     for path in changed:
         print(f"{path} is out of date; renew it with `labkit lessons`" if options.check else f"renewed: {path}")
     return 1 if options.check and changed else 0
+
+
+def open_lab(options) -> None:
+    from labkit import serve
+
+    serve.lab(options.folder, port=options.port, ip=options.ip or serve.LOOPBACK, browser=options.browser)
+
+
+def serve_page(options) -> None:
+    from labkit import serve
+
+    serve.play(port=options.port, ip=options.ip or serve.LOOPBACK, browser=options.browser)
 
 
 def show_atlas(options) -> None:
