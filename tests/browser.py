@@ -259,7 +259,7 @@ def run_all(page, server: Server, name: str) -> None:
 NAMELESS = """
 panel => [...panel.querySelectorAll('button, input, select, textarea, img, [role=slider], [role=textbox]')]
   .filter(control => {
-    if (control.tagName === 'IMG') return !control.alt;
+    if (control.tagName === 'IMG') return control.naturalWidth > 0 && !control.alt;
     const labels = control.labels ? [...control.labels].map(label => label.textContent) : [];
     const own = control.tagName === 'BUTTON' ? control.textContent : '';
     const said = [control.getAttribute('aria-label'), own, ...labels, control.placeholder];

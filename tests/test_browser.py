@@ -5,6 +5,8 @@ import re
 import browser
 import pytest
 
+from labkit.widgets.page import SECTIONS
+
 NOTEBOOK = "knobs.ipynb"
 PANEL = 'import labkit\n\nlabkit.knobs("learning_rate_too_high")'
 # A number under the panel: how many runs have been trained to their end.
@@ -116,7 +118,7 @@ def test_progress_and_picture_move_while_it_trains_and_stop_ends_it(lab):
 
 
 def test_the_keyboard_alone_turns_runs_and_stops(lab):
-    lab.paste(LONG)
+    lab.paste(LONG.replace("100000", "200000"))
     lab.wait("Training: step")
     done, before = finished(lab), float(lab.readout("lr"))
     lab.handle("lr").focus()
@@ -216,6 +218,17 @@ def test_another_failure_can_be_chosen_on_the_page(played):
     heading.wait_for()
     played.wait("Diagnosis: Clipping too tight.")
     assert played.complain(browser.NAMELESS) == []
+
+
+@needs_voila
+def test_every_tab_of_the_page_opens_its_panel(played):
+    tabs = played.page.locator(".labkit-play > .widget-tab > .lm-TabBar .lm-TabBar-tab")
+    assert tabs.all_inner_texts() == [section.title for section in SECTIONS]
+    for tab in tabs.all()[1:]:
+        tab.click()
+        panel = played.page.locator(".labkit-panel:visible").first
+        panel.wait_for()
+        browser.wait_for(lambda panel=panel: panel.evaluate(browser.NAMELESS) == [], f"names in {tab.inner_text()}")
 
 
 @needs_voila

@@ -11,15 +11,18 @@ SCRIPT = """
 if (!window.labkitNames) {
   const nameAll = () => {
     for (const handle of document.querySelectorAll('.noUi-handle:not([aria-label])')) {
-      const slider = handle.closest('.jupyter-widgets');
+      const slider = handle.closest('.widget-slider');
       const words = slider && slider.querySelector('.widget-label').textContent;
       if (!words || !slider.closest('.labkit-panel')) continue;
       handle.setAttribute('aria-label', words);
       const number = slider.querySelector('.widget-readout');
       if (number) number.setAttribute('role', 'textbox'), number.setAttribute('aria-label', words + ', as a number');
     }
-    for (const picture of document.querySelectorAll('.labkit-panel img.widget-image:not([alt])'))
-      picture.alt = 'Curves; the status below says what they show.';
+    for (const picture of document.querySelectorAll('.labkit-panel img.widget-image:not([alt])')) {
+      const name = () => picture.alt = picture.naturalWidth ? 'Curves; the status says what they show.' : '';
+      picture.addEventListener('load', name);
+      name();
+    }
     for (const head of document.querySelectorAll('.labkit-panel .jupyter-widget-Collapse-header:not([tabindex])')) {
       head.tabIndex = 0;
       head.setAttribute('role', 'button');
