@@ -167,7 +167,7 @@ def choose_theme(page, theme: str) -> None:
     page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Theme$")).hover()
     page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{theme}$")).click()
     light = "true" if theme.endswith("Light") else "false"
-    page.locator(f"body[data-jp-theme-light={light}]").wait_for()
+    page.locator(f"body[data-jp-theme-light={light}]").wait_for(state="attached")
 
 
 def test_jupyterlab_had_nothing_to_complain_of(lab):
