@@ -5,7 +5,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadfile
 TESTS ?= tests notebooks solutions
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout 120
-TEST_EXTRAS = dev,instructor
+# The extras that the tests are installed with. Tests that need another one are skipped, and say which; .ci/run has all.
+TEST_EXTRAS ?= dev,instructor
 
 VENV = .venv
 RUN = $(VENV)/bin/python -m
@@ -13,8 +14,9 @@ RUN = $(VENV)/bin/python -m
 # An empty file that says "this was installed". It is written last, so a failed install leaves none.
 BASE = $(VENV)/.installed
 TEST = $(VENV)/.installed-$(TEST_EXTRAS)
+PLAY = $(VENV)/.installed-dashboard
 
-.PHONY: help poster lab lessons test contract lint format bench doctor clean
+.PHONY: help poster lab play lessons test contract lint format bench doctor clean
 .NOTPARALLEL:
 
 help: ## show this list
@@ -24,7 +26,10 @@ poster: $(BASE) ## train the headline failures and draw them on one page
 	$(RUN) labkit poster
 
 lab: $(BASE) ## open JupyterLab on the course
-	$(RUN) jupyterlab notebooks
+	$(RUN) labkit lab
+
+play: $(PLAY) ## turn the knobs on a page without code
+	$(RUN) labkit play
 
 doctor: $(BASE) ## check that the lab can run on this machine
 	$(RUN) labkit doctor
@@ -60,9 +65,9 @@ $(BASE): pyproject.toml constraints.txt
 	$(RUN) pip install -e . -c constraints.txt
 	@touch $@
 
-$(TEST): pyproject.toml constraints.txt
+$(VENV)/.installed-%: pyproject.toml constraints.txt
 	$(make_venv)
-	$(RUN) pip install -e '.[$(TEST_EXTRAS)]' -c constraints.txt
+	$(RUN) pip install -e '.[$*]' -c constraints.txt
 	@touch $(BASE) $@
 
 # pip arrives last in a new environment: without it, the environment is not there or only half made.

@@ -126,6 +126,13 @@ def parser() -> argparse.ArgumentParser:
         "--renew", action="store_true", help="play all failures on all nets, and list anew who may be drawn"
     )
     ward.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in (with --renew)")
+    lab = command("lab", open_lab, "open JupyterLab on the course", json=False)
+    lab.add_argument("folder", nargs="?", help="of notebooks; left out: the course of the clone")
+    play = command("play", serve_page, "the panels and the ward as a page without code (needs Voila)", json=False)
+    for made in (lab, play):
+        made.add_argument("--port", type=int, metavar="N", help="of the server (default: a free one)")
+        made.add_argument("--ip", metavar="ADDRESS", help="to listen on (default: 127.0.0.1, this machine alone)")
+        made.add_argument("--no-browser", dest="browser", action="store_false", help="only print the link")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -368,6 +375,18 @@ def truth_in_words(rows: list[dict]) -> str:
         f"{'':5}cure: {row['cure']}\n{'':5}{row['prescribe']}"
         for row in rows
     )
+
+
+def open_lab(options) -> None:
+    from labkit import serve
+
+    serve.lab(options.folder, port=options.port, ip=options.ip or serve.LOOPBACK, browser=options.browser)
+
+
+def serve_page(options) -> None:
+    from labkit import serve
+
+    serve.play(port=options.port, ip=options.ip or serve.LOOPBACK, browser=options.browser)
 
 
 def show_atlas(options) -> None:

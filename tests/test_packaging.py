@@ -207,9 +207,10 @@ def test_an_editable_install_copies_no_data(small_project):
 # The Makefile
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-TARGETS = ["poster", "lab", "doctor", "bench", "lessons", "test", "lint", "format"]
-BASE_TARGETS = ["poster", "lab", "doctor", "bench"]
-TEST_EXTRAS = re.search(r"^TEST_EXTRAS = (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+TEST_EXTRAS = re.search(r"^TEST_EXTRAS \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+# Target -> what it installs.
+TARGETS = dict.fromkeys(["poster", "lab", "doctor", "bench"], " . ")
+TARGETS |= dict.fromkeys(["lessons", "test", "lint", "format"], f"'.[{TEST_EXTRAS}]'") | {"play": "'.[dashboard]'"}
 
 
 @pytest.fixture
@@ -268,13 +269,13 @@ def test_make_alone_lists_the_targets(workshop):
 def test_a_fresh_clone_is_installed_once(workshop, target):
     [line] = installs(workshop, target)
     assert not lacks_constraints(line)
-    assert (f".[{TEST_EXTRAS}]" in line) == (target not in BASE_TARGETS)
+    assert TARGETS[target] in line
 
 
 @needs_make
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_is_installed_again_when_nothing_changed(workshop, target):
-    put_stamps(workshop, ".installed", f".installed-{TEST_EXTRAS}")
+    put_stamps(workshop, ".installed", ".installed-dashboard", f".installed-{TEST_EXTRAS}")
     assert installs(workshop, target) == []
 
 
@@ -283,6 +284,13 @@ def test_the_base_install_is_not_enough_for_the_tests(workshop):
     put_stamps(workshop, ".installed")
     assert installs(workshop, "poster") == []
     assert len(installs(workshop, "test")) == 1
+
+
+@needs_make
+def test_the_tests_can_be_given_more_extras(workshop):
+    put_stamps(workshop, ".installed", f".installed-{TEST_EXTRAS}")
+    [line] = install_lines(make(workshop, "-n", "test", "TEST_EXTRAS=dev,browser").stdout)
+    assert "'.[dev,browser]'" in line and not lacks_constraints(line)
 
 
 @needs_make
@@ -342,17 +350,22 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is no
 
 
 def continuous_integration(folder, *, user, failing=""):
-    """Run .ci/run with stand-ins for what changes a machine; return its exit code and what it asked for."""
+    """Run .ci/run with stand-ins for what changes a machine; return its exit code and what it asked for.
+
+    `folder/extras` has what the tests are to be installed with.
+    """
     (folder / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", folder / ".ci/run")
     commands = folder / "commands"
     commands.mkdir()
     for name in ["make", "apt-get"]:
-        (commands / name).write_text(f'#!/bin/sh\necho {name} "$@" >> asked\n[ "$1" != "{failing}" ]\n')
+        note = f'echo {name} "$@" >> asked\necho "$TEST_EXTRAS" > extras\n'
+        (commands / name).write_text(f'#!/bin/sh\n{note}[ "$1" != "{failing}" ]\n')
     (commands / "id").write_text(f"#!/bin/sh\necho {user}\n")
     for command in commands.iterdir():
         command.chmod(0o755)
     environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("TEST_EXTRAS", None)  # these tests run under .ci/run themselves
     run = subprocess.run([folder / ".ci/run"], cwd=folder, env=environment, capture_output=True, text=True)
     return run.returncode, (folder / "asked").read_text().splitlines()
 
@@ -369,6 +382,12 @@ def test_ci_installs_lints_tests_and_holds_the_contract(tmp_path):
         ["make", "contract"],
     ]
     assert {"python3-venv", "chromium", "fonts-dejavu-core"} <= set(asked[1].split())
+
+
+@needs_bash
+def test_ci_tests_with_every_extra(tmp_path):
+    continuous_integration(tmp_path, user=1000)
+    assert set((tmp_path / "extras").read_text().strip().split(",")) == set(EXTRAS)
 
 
 @needs_bash

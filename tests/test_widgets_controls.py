@@ -84,3 +84,12 @@ def test_two_numbers_are_ends_and_anything_else_is_a_list():
 
 def test_round_numbers_keep_the_ends():
     assert round_numbers(8, 300) == [8, 10, 20, 50, 100, 200, 300]
+
+
+def test_a_turned_slider_stays_where_the_hand_put_it():
+    control = Control(Knob("lr", (1e-6, 10.0), log=True), 0.1)
+    control.widget.value = 10**-0.95  # the next step, by a key
+    control.value = control.value  # as the panel does with what it was told
+    assert (control.value, control.widget.value) == (0.11, 10**-0.95)
+    control.widget.value = 10**-0.9
+    assert control.value == 0.13

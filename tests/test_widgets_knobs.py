@@ -110,6 +110,15 @@ def test_stop_ends_the_run_and_says_so_and_it_is_not_remembered(panel, monkeypat
     assert memory.remembered(panel.situation.recipe) is None
 
 
+def test_a_frame_that_is_being_drawn_when_stop_is_pressed_does_not_have_the_last_word(panel, monkeypatch):
+    monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
+    monkeypatch.setattr(Picture, "grow", lambda self, run: panel.stop_button.click())
+    panel.turn(panel.situation.but(steps=100_000))
+    panel.start()
+    assert panel.stage.worker.wait(60)
+    assert "Stopped" in status(panel)
+
+
 def test_while_it_trains_picture_progress_and_status_move(panel, monkeypatch):
     monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
     monkeypatch.setattr(stage, "NEXT_FRAME", 0.0)

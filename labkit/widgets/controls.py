@@ -61,9 +61,9 @@ class Control:
 
     @value.setter
     def value(self, value) -> None:
-        self.exact = value
-        self.widget.value = self._nearest(value)
-        self.shown = self.widget.value
+        if self.value != value:  # else it stays where the hand put it: at the rounded value keys would be stuck
+            self.widget.value = self._nearest(value)
+        self.exact, self.shown = value, self.widget.value
 
     def _nearest(self, value):
         """What this widget can show of a value that may lie beyond its ends."""

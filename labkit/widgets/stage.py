@@ -1,6 +1,7 @@
 """The part of a panel where runs are seen: progress, picture, status and verdict, and the thread they train in."""
 
 import html
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -11,6 +12,7 @@ from labkit.knob import RecipeError
 from labkit.recipe import Recipe
 from labkit.run import Run
 from labkit.widgets import memory
+from labkit.widgets.access import accessible
 from labkit.widgets.picture import SIZE, Pane, Picture, text_html
 from labkit.widgets.worker import Ticket, Worker
 
@@ -23,12 +25,15 @@ class Stage:
 
     def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
         self.worker = Worker(self.refuse)
+        # The thread and the buttons write to the same status: a frame that is being drawn when Stop is pressed must not
+        # have the last word.
+        self.speaking = threading.Lock()
         self.picture = Picture(panes, columns, size)
         self.progress = ipywidgets.IntProgress(max=1, layout={"width": "100%", "height": "1.3em"})
         self.progress.add_class("labkit-progress")
         self.verdict = ipywidgets.HTML()
         self.verdict.add_class("labkit-verdict")
-        shown = [self.progress, self.picture.image, self.picture.status, self.verdict]
+        shown = [self.progress, self.picture.image, self.picture.status, self.verdict, accessible()]
         self.widget = ipywidgets.VBox(shown, layout={"flex": "1 1 30em", "min_width": "20em", "max_width": "58em"})
 
     def perform(self, job: Callable[[Ticket], None]) -> Ticket:
@@ -37,17 +42,21 @@ class Stage:
 
     def stop(self) -> None:
         """Give up what is going on, within a step."""
-        if self.worker.busy:
-            self.worker.stop()
-            self.progress.bar_style = "warning"
-            self.picture.say(f"Stopped after {self.progress.value} of {self.progress.max} steps.")
+        with self.speaking:
+            if self.worker.busy:
+                self.worker.stop()
+                self.progress.bar_style = "warning"
+                self.picture.say(f"Stopped after {self.progress.value} of {self.progress.max} steps.")
 
     def train(self, recipe: Recipe, known: dict[str, Run], ticket: Ticket) -> Run | None:
         """The run of this recipe, shown beside the known ones while it trains; None if it was given up."""
         run = memory.remembered(recipe)
         if run is None:
-            self.progress.bar_style, self.progress.value, self.progress.max = "", 0, recipe.steps
-            self.picture.say(f"Training, {recipe.steps} steps.")
+            with self.speaking:
+                if ticket.cancelled:
+                    return None
+                self.progress.bar_style, self.progress.value, self.progress.max = "", 0, recipe.steps
+                self.picture.say(f"Training, {recipe.steps} steps.")
             self.picture.begin(known, recipe.steps)
             run = memory.trained(recipe, Frames(self, recipe, ticket))
         return None if ticket.cancelled else run
@@ -63,9 +72,10 @@ class Stage:
     def refuse(self, error: Exception) -> None:
         """Say what is wrong in the panel: a traceback in a thread would be seen by nobody."""
         kind = "" if isinstance(error, RecipeError) else f"{type(error).__name__}: "
-        self.progress.bar_style = "danger"
-        self.picture.say(f"This cannot be trained. {kind}{error}")
-        self.verdict.value = ""
+        with self.speaking:
+            self.progress.bar_style = "danger"
+            self.picture.say(f"This cannot be trained. {kind}{error}")
+            self.verdict.value = ""
 
     def end(self) -> None:
         """Give up what is going on, and wait until it has ended."""
@@ -93,11 +103,14 @@ class Frames:
         facts |= {name: getattr(self.recipe, name) for name in ("samples", "batch_size", "clip", "clip_by")}
         run = recorder.run(self.recipe.summary(), **facts)
         self.stage.picture.grow(run)
-        self.stage.progress.value = len(run)
-        loss = f"loss {run['loss'][-1]:.3g}"
-        self.stage.picture.say(f"Training: step {len(run)} of {self.recipe.steps}, {loss}.")
-        if len(run) >= FIRST_WORD:
-            self.stage.verdict.value = verdict_html(diagnose(run), so_far=True)
+        verdict = verdict_html(diagnose(run), so_far=True) if len(run) >= FIRST_WORD else None
+        with self.stage.speaking:
+            if self.ticket.cancelled:
+                return
+            self.stage.progress.value = len(run)
+            self.stage.picture.say(f"Training: step {len(run)} of {self.recipe.steps}, loss {run['loss'][-1]:.3g}.")
+            if verdict:
+                self.stage.verdict.value = verdict
 
 
 def verdict_html(found: list[Diagnosis], so_far: bool = False) -> str:

@@ -1,0 +1,238 @@
+"""The panels in a real browser: in JupyterLab, in Notebook 7 and on the page of `labkit play`."""
+
+import re
+
+import browser
+import pytest
+
+from labkit.widgets.page import SECTIONS
+
+NOTEBOOK = "knobs.ipynb"
+PANEL = 'import labkit\n\nlabkit.knobs("learning_rate_too_high")'
+# A number under the panel: how many runs have been trained to their end.
+COUNTER = """
+import ipywidgets
+from labkit.widgets import memory
+
+finished = ipywidgets.IntText(description="finished")
+finished.add_class("finished")
+keep = memory.remember
+
+def remember(recipe, run):
+    keep(recipe, run)
+    finished.value += 1
+
+memory.remember = remember
+finished
+"""
+LONG = "learning_rate_too_high/healthy: steps=100000"
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "-"),
+]
+needs_voila = pytest.mark.skipif(bool(browser.missing("voila")), reason=browser.missing("voila") or "-")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.chromium_browser() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory):
+    """One server for JupyterLab and Notebook 7, with one notebook."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "notebooks").mkdir()
+    browser.write_notebook(folder / "notebooks" / NOTEBOOK, PANEL, COUNTER)
+    with browser.labkit_server("lab", folder, str(folder / "notebooks")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lab(chromium, jupyter):
+    """The panel in JupyterLab. Tests leave it as they like: each begins with a preset or a state of its own."""
+    with browser.open_page(chromium, browser.in_lab(jupyter, NOTEBOOK)) as page:
+        browser.run_all(page, jupyter, NOTEBOOK)
+        yield browser.Panel(page, jupyter)
+
+
+@pytest.fixture(scope="module")
+def played(chromium, tmp_path_factory):
+    """The page of `labkit play`, at the link that it printed."""
+    with browser.labkit_server("play", tmp_path_factory.mktemp("play")) as server:
+        link = re.search(r"http://\S+", server.printed())[0]
+        with browser.open_page(chromium, link) as page:
+            yield browser.Panel(page, server)
+
+
+def finished(lab) -> int:
+    return int(lab.page.locator(".finished input").input_value())
+
+
+# --- JupyterLab -----------------------------------------------------------------------------------
+
+
+def test_the_sick_run_is_trained_drawn_and_named(lab):
+    lab.press("Sick")
+    lab.wait("Your run:", "Healthy: 400 steps", "Diagnosis: Learning rate too high.")
+    assert lab.progress == 100
+    assert lab.picture()["width"] > 600
+    assert "What to do:" in lab.verdict
+
+
+def test_a_dragged_knob_trains_a_new_run_with_a_new_picture_and_verdict(lab):
+    lab.press("Sick")
+    lab.wait("Diagnosis: Learning rate too high.")
+    before = lab.picture()
+    lab.drag("lr", 0.5)  # from 10 to the middle of the decades: about 0.1
+    lab.wait("Your run: 400 steps", "Diagnosis: no failure shows.")
+    assert 0.05 < float(lab.readout("lr")) < 0.2
+    assert lab.picture()["hash"] != before["hash"]
+    assert "no failure shows" in lab.verdict
+    assert lab.progress == 100
+
+
+def test_dragging_through_ten_values_leaves_one_run(lab):
+    lab.press("Healthy")
+    lab.wait("Diagnosis:")
+    done = finished(lab)
+    lab.drag("lr", *(place / 20 for place in range(4, 14)))
+    browser.wait_for(lambda: finished(lab) > done, "the run of the last value")
+    lab.wait("Your run: 400 steps")
+    lab.press("Sick")  # remembered: a run that still waited would be done before it is shown
+    lab.wait("Diagnosis: Learning rate too high.")
+    assert finished(lab) == done + 1
+
+
+def test_progress_and_picture_move_while_it_trains_and_stop_ends_it(lab):
+    lab.paste(LONG)
+    lab.wait("Training: step")
+    early = lab.picture()["hash"], lab.progress
+    browser.wait_for(lambda: lab.picture()["hash"] != early[0], "the next frame")
+    browser.wait_for(lambda: lab.progress > early[1], "a longer bar")
+    lab.press("Stop")
+    assert re.search(r"Stopped after \d+ of 100000 steps", lab.wait("Stopped after"))
+
+
+def test_the_keyboard_alone_turns_runs_and_stops(lab):
+    lab.paste(LONG.replace("100000", "200000"))
+    lab.wait("Training: step")
+    done, before = finished(lab), float(lab.readout("lr"))
+    lab.handle("lr").focus()
+    for _ in range(10):
+        lab.handle("lr").press("ArrowRight")
+    browser.wait_for(lambda: float(lab.readout("lr")) > 2 * before, "ten steps of the slider")
+    lab.wait("Training: step")
+    lab.press_by_keyboard("Stop")
+    lab.wait("Stopped after")
+    lab.press_by_keyboard("Run")
+    lab.wait("Training: step")
+    lab.press_by_keyboard("Stop")
+    lab.wait("Stopped after")
+    assert finished(lab) == done
+
+
+def test_what_is_refused_says_why_in_the_panel(lab):
+    lab.paste("learning_rate_too_high/sick: lr=-1")
+    assert "lr" in lab.wait("This cannot be trained")
+    assert lab.page.locator(".jp-OutputArea-output[data-mime-type*=error]").count() == 0
+    lab.press("Healthy")
+    lab.wait("Diagnosis: no failure shows.")
+
+
+def test_every_control_has_a_name_and_the_status_a_role(lab):
+    for words in ("More knobs", "Copy as code"):  # by keyboard, so that what is folded can be reached without a mouse
+        lab.root.get_by_role("button", name=words).press("Enter")
+        lab.page.wait_for_timeout(300)
+        assert lab.complain(browser.NAMELESS) == []
+    assert lab.root.locator("[role=status][aria-live=polite]").count() == 1
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
+def test_it_can_be_read_in_both_themes_and_at_125_percent(lab, theme):
+    choose_theme(lab.page, theme)
+    lab.press("Sick")
+    lab.wait("Diagnosis:")
+    assert lab.complain(browser.PALE) == []
+    for width in (1280, 1024):  # the second is what a window of 1280 has at 125 percent
+        lab.page.set_viewport_size({"width": width, "height": 1400})
+        assert lab.complain(browser.CUT_OFF) == []
+
+
+def choose_theme(page, theme: str) -> None:
+    page.locator(".lm-MenuBar-itemLabel", has_text="Settings").click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Theme$")).hover()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{theme}$")).click()
+    light = "true" if theme.endswith("Light") else "false"
+    page.locator(f"body[data-jp-theme-light={light}]").wait_for(state="attached")
+
+
+def test_jupyterlab_had_nothing_to_complain_of(lab):
+    assert lab.page.complaints.heard == []
+
+
+# --- Notebook 7 -----------------------------------------------------------------------------------
+
+# What Notebook 7.6 complains of in every notebook: it asks for a command and a setting of JupyterLab's file browser.
+OF_NOTEBOOK_ITSELF = ("reading 'schema'", "filebrowser:open-path")
+
+
+def test_notebook_7(chromium, jupyter):
+    with browser.open_page(chromium, browser.in_notebook_7(jupyter, NOTEBOOK)) as page:
+        browser.run_all(page, jupyter, NOTEBOOK)
+        panel = browser.Panel(page, jupyter)
+        panel.wait("Diagnosis: Learning rate too high.")
+        panel.drag("lr", 0.5)
+        panel.wait("Your run: 400 steps", "Diagnosis: no failure shows.")
+        assert panel.complain(browser.NAMELESS) == []
+        ours = [words for words in page.complaints.heard if not any(known in words for known in OF_NOTEBOOK_ITSELF)]
+        assert ours == []
+
+
+# --- Voila ----------------------------------------------------------------------------------------
+
+
+@needs_voila
+def test_the_page_without_code_turns_stops_and_names(played):
+    played.wait("Diagnosis: Learning rate too high.")
+    before = played.picture()
+    played.drag("lr", 0.5)
+    played.wait("Your run: 400 steps", "Diagnosis: no failure shows.")
+    assert played.picture()["hash"] != before["hash"]
+    played.paste(LONG)
+    played.wait("Training: step")
+    played.press("Stop")
+    played.wait("Stopped after")
+    assert played.page.title() == "labkit"
+    assert played.page.locator("pre, .jp-Cell-inputWrapper").count() == 0, "code is to be seen"
+
+
+@needs_voila
+def test_another_failure_can_be_chosen_on_the_page(played):
+    played.page.get_by_label("topic").select_option("gradients")
+    played.page.get_by_label("failure", exact=True).select_option("Clipping too tight")
+    heading = played.page.locator(".labkit-panel h3", has_text="Clipping too tight")
+    heading.wait_for()
+    played.wait("Diagnosis: Clipping too tight.")
+    assert played.complain(browser.NAMELESS) == []
+
+
+@needs_voila
+def test_every_tab_of_the_page_opens_its_panel(played):
+    tabs = played.page.locator(".labkit-play > .widget-tab > .lm-TabBar .lm-TabBar-tab")
+    assert tabs.all_inner_texts() == [section.title for section in SECTIONS]
+    for tab in tabs.all()[1:]:
+        tab.click()
+        panel = played.page.locator(".labkit-panel:visible").first
+        panel.wait_for()
+        browser.wait_for(lambda panel=panel: panel.evaluate(browser.NAMELESS) == [], f"names in {tab.inner_text()}")
+
+
+@needs_voila
+def test_the_page_had_nothing_to_complain_of_and_asked_nobody_else(played):
+    assert played.page.complaints.heard == []
+    own = (played.server.url, played.server.url.replace("http", "ws"), "blob:", "data:")
+    assert [url for url in played.page.complaints.asked if not url.startswith(own)] == []
