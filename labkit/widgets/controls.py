@@ -38,7 +38,7 @@ STANDARD = (
 WIDE = {"description_width": "7.2em"}
 LAYOUT = {"width": "auto"}
 OFF = "off"
-FINE = 0.01  # decades between two marks of a slider: less than the two digits that are shown
+FINE = 0.02  # decades between two marks of a slider: fine enough for two digits, coarse enough for arrow keys
 
 
 class Control:
