@@ -29,6 +29,7 @@ _HOME = {
     "ClipLog": "tools.clipping",
     "check": "exercises",
     "hint": "exercises",
+    "knobs": "widgets.knobs",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -198,7 +198,7 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     drawn = [
         line for line in lines if name in line[1] and len(line[1][name])
     ]  # not one that ended before its first step
-    values = [_largest_column(run[name]) for _, run, _ in drawn]
+    values = [largest_column(run[name]) for _, run, _ in drawn]
     shown = np.concatenate([*values, []])
     shown = shown[np.isfinite(shown)]
     if log is None:
@@ -245,7 +245,7 @@ def origin(thing, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _largest_column(trace: np.ndarray) -> np.ndarray:
+def largest_column(trace: np.ndarray) -> np.ndarray:
     """The largest finite value of each row; NaN where there is none."""
     rows = trace.reshape(len(trace), -1).astype(np.float64)
     largest = np.where(np.isfinite(rows), rows, -np.inf).max(axis=1, initial=-np.inf)

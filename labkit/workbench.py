@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 
 import torch
 
@@ -87,11 +88,15 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+# PyTorch's random numbers belong to the whole process: of two runs in two threads, the second waits for the first.
+_random_numbers = threading.RLock()
+
+
 @contextlib.contextmanager
 def seeded(seed: int):
     """All random numbers from one seed inside; afterwards the generators are as they were."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
+    with _random_numbers, torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
 

@@ -1,0 +1,125 @@
+"""One control per knob: a slider, a menu or a tick box, with a label, from what the recipe says may be set."""
+
+import math
+
+import ipywidgets
+
+from labkit.failure_mode import Knob
+from labkit.knob import Flag, OneOf
+from labkit.recipe import Recipe
+
+# Knobs that every panel offers beyond its mode's own, with ranges in which a run of 400 steps is worth seeing;
+# no range: whatever the recipe knows.
+STANDARD = (
+    Knob("lr", (1e-6, 10.0), log=True),
+    Knob("optimizer", ()),
+    Knob("schedule", ()),
+    Knob("momentum", (0.0, 0.99)),
+    Knob("clip", (None, 0.1, 0.5, 1.0, 5.0)),
+    Knob("batch_size", (8, 512), log=True),
+    Knob("steps", (50, 1000)),
+    Knob("samples", (100, 10_000), log=True),
+    Knob("model", ()),
+    Knob("depth", (1, 16)),
+    Knob("width", (8, 512), log=True),
+    Knob("activation", ()),
+    Knob("init", ()),
+    Knob("normalisation", ()),
+    Knob("residual", ()),
+    Knob("dropout", (0.0, 0.9)),
+    Knob("weight_decay", (0.0, 0.1)),
+    Knob("label_noise", (0.0, 1.0)),
+    Knob("augment", ()),
+    Knob("inputs", ()),
+    Knob("precision", ()),
+    Knob("loss_scale", (None, 1024.0, "dynamic")),
+    Knob("seed", (0, 20)),
+)
+WIDE = {"description_width": "7.2em"}
+LAYOUT = {"width": "auto"}
+OFF = "off"
+
+
+class Control:
+    """A widget for one knob. Its value is exactly the recipe's as long as nobody turns it."""
+
+    def __init__(self, knob: Knob, value):
+        self.name, self.exact = knob.name, value
+        self.widget = _widget(knob, value)
+        self.widget.add_class(f"labkit-knob-{knob.name}")
+        self.shown = self.widget.value  # a slider may show a value that is only near the recipe's
+
+    @property
+    def value(self):
+        now = self.widget.value
+        if now == self.shown:
+            return self.exact
+        if now == OFF:
+            return None
+        return float(f"{now:.2g}") if isinstance(self.widget, ipywidgets.FloatLogSlider) else now
+
+    @value.setter
+    def value(self, value) -> None:
+        self.exact = value
+        self.widget.value = self._nearest(value)
+        self.shown = self.widget.value
+
+    def _nearest(self, value):
+        """What this widget can show of a value that may lie beyond its ends."""
+        widget = self.widget
+        if hasattr(widget, "options"):
+            if _option(value) not in widget.options:
+                widget.options = (*widget.options, _option(value))
+            return _option(value)[1]
+        if isinstance(widget, ipywidgets.FloatLogSlider):
+            power = math.log10(value) if value > 0 else widget.min
+            widget.min, widget.max = min(widget.min, math.floor(power)), max(widget.max, math.ceil(power))
+            return 10.0**power
+        if hasattr(widget, "min") and value is not None:
+            widget.min, widget.max = min(widget.min, value), max(widget.max, value)
+        return value
+
+
+def _option(value) -> tuple:
+    """A choice and its words. A menu takes None for "nothing chosen", so that None goes by another name."""
+    if value is None:
+        return OFF, OFF
+    return (value.replace("_", " ") if isinstance(value, str) else f"{value:,g}"), value
+
+
+def _widget(knob: Knob, value) -> ipywidgets.Widget:
+    about = Recipe.__dataclass_fields__[knob.name].metadata
+    rule = about.get("rule")
+    common = {"description": knob.name.replace("_", " "), "style": WIDE, "layout": LAYOUT, "tooltip": about["meaning"]}
+    if isinstance(rule, Flag):
+        return ipywidgets.Checkbox(value=value, indent=True, **common)
+    values = knob.values or (rule.names if isinstance(rule, OneOf) else tuple(about["known"]))
+    numbers = all(isinstance(each, int | float) for each in (*values, value))
+    if len(values) != 2 or not numbers:  # a list of choices; two numbers are the ends of a slider
+        choices = [_option(each) for each in dict.fromkeys([*values, value])]
+        return ipywidgets.Dropdown(options=choices, value=_option(value)[1], **common)
+    return _slider(values, value, knob.log, rule.whole, common | {"continuous_update": False})
+
+
+def _slider(ends: tuple, value, log: bool, whole: bool, common: dict) -> ipywidgets.Widget:
+    low, high = min(*ends, value), max(*ends, value)
+    if log and whole:
+        options = [_option(each) for each in sorted({*round_numbers(low, high), value})]
+        return ipywidgets.SelectionSlider(options=options, value=value, **common)
+    if log:
+        powers = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        return ipywidgets.FloatLogSlider(
+            value=value, min=powers[0], max=powers[1], step=0.05, readout_format=".2g", **common
+        )
+    if whole:
+        return ipywidgets.IntSlider(value=value, min=low, max=high, step=max(1, (high - low) // 50), **common)
+    return ipywidgets.FloatSlider(
+        value=value, min=low, max=high, step=(high - low) / 50, readout_format=".2g", **common
+    )
+
+
+def round_numbers(low: float, high: float) -> list[int]:
+    """1, 2, 5, 10, 20, 50 ... between two ends, and the ends."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    between = [digit * 10**power for power in powers for digit in (1, 2, 5) if low <= digit * 10**power <= high]
+    return sorted({int(low), *between, int(high)})

@@ -1,0 +1,111 @@
+"""What a panel is set to: a failure mode, a preset, a data set and what was turned; also as a short string."""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from labkit.failure_mode import FailureMode
+from labkit.failures import FAILURES
+from labkit.knob import RecipeError, near
+from labkit.recipe import Recipe
+
+PLAIN = "recipe"  # stands for the mode where there is none
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One setting of a panel. `str(situation)` is short, and `Situation.read` understands it again.
+
+    Presets are `healthy`, `sick`, `cure`, further cures as `cure2` ..., and first aid that does not help as `aid` ...
+    """
+
+    mode: FailureMode | None = None
+    preset: str = "sick"
+    dataset: str = "mnist"
+    changes: dict = field(default_factory=dict)
+    plain: Recipe = field(default_factory=Recipe)  # what is changed where there is no mode
+
+    @classmethod
+    def read(cls, thing: "str | Recipe | FailureMode | Situation") -> "Situation":
+        """From a mode or its name, a recipe, or what `str` of another situation gave."""
+        if isinstance(thing, Situation):
+            return thing
+        if isinstance(thing, FailureMode):
+            return cls(mode=thing)
+        if isinstance(thing, Recipe):
+            return cls(preset=PLAIN, plain=thing, dataset=thing.summary()["data"])
+        if not isinstance(thing, str):
+            raise RecipeError(
+                f"expected the name of a failure mode, a Recipe or a copied state, got {type(thing).__name__}"
+            )
+        head, _, changes = thing.partition(":")
+        head, _, dataset = head.strip().partition("@")
+        name, _, preset = head.partition("/")
+        mode = None if name == PLAIN else FAILURES[name]
+        made = cls(
+            mode, preset or ("sick" if mode else PLAIN), dataset or "mnist", plain=Recipe(data=dataset or "mnist")
+        )
+        turned = {}
+        for text in filter(None, (each.strip() for each in changes.split(","))):
+            turned |= Recipe.parse(text)
+        made.base.but(**turned)  # says now what is wrong with it, if anything is
+        return dataclasses.replace(made, changes=turned)
+
+    def __str__(self) -> str:
+        name = f"{self.mode.name}/{self.preset}" if self.mode else PLAIN
+        place = f"@{self.dataset}" if self.dataset != "mnist" else ""
+        plain = Recipe(data=self.plain.data)
+        turned = self.changes if self.mode else {key: new for key, (_, new) in self.recipe.changes_from(plain).items()}
+        values = ", ".join(f"{key}={value}" for key, value in turned.items())
+        return f"{name}{place}: {values}" if values else f"{name}{place}"
+
+    @property
+    def presets(self) -> dict[str, tuple[str, Recipe]]:
+        """Preset -> its words and its recipe."""
+        if self.mode is None:
+            return {PLAIN: ("as given", self.plain)}
+        setting = self.mode.setting(self.dataset)
+        found = {"healthy": ("the healthy twin", self.mode.healthy), "sick": ("the sick net", self.mode.sick)}
+        for kind, recipes in (("cure", self.mode.cures), ("aid", self.mode.false_cures)):
+            for number, (words, recipe) in enumerate(recipes.items(), start=1):
+                found[kind if number == 1 else f"{kind}{number}"] = words, recipe
+        return {preset: (words, recipe.but(**setting)) for preset, (words, recipe) in found.items()}
+
+    @property
+    def base(self) -> Recipe:
+        """The preset, before anything was turned."""
+        if self.preset not in self.presets:
+            raise RecipeError(f"there is no preset {self.preset!r} here. {near(self.preset, self.presets)}")
+        return self.presets[self.preset][1]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.base.but(**self.changes)
+
+    @property
+    def twin(self) -> Recipe:
+        """The healthy run to compare with: the mode's own, else the lab's baseline; with the same seed."""
+        healthy = self.presets["healthy"][1] if self.mode else Recipe(data=self.plain.data)
+        return healthy.but(seed=self.recipe.seed)
+
+    def but(self, **changes) -> "Situation":
+        """The same with other knobs turned, beyond those already turned; back on the preset's value is not turned."""
+        base = self.base.summary()
+        turned = {name: value for name, value in (self.changes | changes).items() if base.get(name, self) != value}
+        return dataclasses.replace(self, changes=turned)
+
+    def code(self) -> str:
+        """Python that trains the same."""
+        return f"import labkit\n\n{self._recipe_code()}\nrun = labkit.train(recipe)\nlabkit.diagnose(run)"
+
+    def _recipe_code(self) -> str:
+        if self.mode is None:
+            changes = self.recipe.changes_from(Recipe())
+            return f"recipe = labkit.Recipe({', '.join(f'{name}={new!r}' for name, (_, new) in changes.items())})"
+        found = self.preset
+        if found not in ("healthy", "sick"):
+            kind = "cures" if found.startswith("cure") else "false_cures"
+            found = f"{kind}[{self.presets[found][0]!r}]"
+        there = f'.but(**mode.setting("{self.dataset}"))' if self.dataset != "mnist" else ""
+        turned = ", ".join(f"{name}={value!r}" for name, value in self.changes.items())
+        turned = f".but({turned})" if turned else ""
+        return f'mode = labkit.FAILURES["{self.mode.name}"]\nrecipe = mode.{found}{there}{turned}'

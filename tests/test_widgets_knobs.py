@@ -1,0 +1,243 @@
+"""The knob panel without a browser: turning knobs trains, shows, names and remembers."""
+
+import gc
+import io
+import threading
+
+import ipywidgets
+import numpy as np
+import pytest
+from helpers import tiny
+from PIL import Image
+
+import labkit
+from labkit.failures import FAILURES
+from labkit.widgets import memory, stage
+from labkit.widgets.knobs import KnobPanel, knobs
+from labkit.widgets.picture import Picture, panes_for
+
+TINY = "learning_rate_too_high/sick: samples=256, steps=30, width=16, evaluate_every=10"
+
+
+@pytest.fixture(autouse=True)
+def empty_memory():
+    memory.forget()
+    yield
+    memory.forget()
+
+
+@pytest.fixture
+def panel(monkeypatch):
+    small_twins(monkeypatch)
+    made = knobs(TINY)
+    assert made.stage.worker.wait(60)
+    yield made
+    made.close()
+
+
+def small_twins(monkeypatch) -> None:
+    """Healthy twins as short as the tiny runs."""
+    from labkit.widgets.situation import Situation
+
+    monkeypatch.setattr(Situation, "twin", property(lambda self: tiny(seed=self.recipe.seed, evaluate_every=3)))
+
+
+def status(panel) -> str:
+    return panel.stage.picture.status.value
+
+
+def pixels(panel) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(panel.stage.picture.image.value)))
+
+
+def test_opened_it_trains_and_shows_picture_status_and_verdict(panel):
+    assert "Learning rate too high" in status(panel)
+    assert "role='status'" in status(panel)
+    assert "Learning rate too high" in panel.stage.verdict.value
+    assert "Usual:" in panel.stage.verdict.value
+    assert pixels(panel).std() > 10
+    assert panel.stage.progress.bar_style == "success"
+
+
+def test_respond_turns_knobs_and_gives_the_run_and_the_diagnosis(panel):
+    before = panel.stage.picture.image.value
+    answer = panel.respond(lr=0.05)
+    assert len(answer.run) == 30
+    assert answer.diagnoses == labkit.diagnose(answer.run)
+    assert panel.stage.picture.image.value != before
+    assert panel.knobs["lr"].value == 0.05
+    assert f"{answer.run.accuracy:.1%}" in status(panel)
+    assert panel.state == TINY + ", lr=0.05"
+
+
+def test_a_turned_slider_trains_in_the_thread(panel):
+    panel.knobs["lr"].widget.value = 0.01
+    assert panel.stage.worker.wait(60)
+    assert panel.situation.changes["lr"] == 0.01
+    assert "30 steps" in status(panel)
+
+
+def test_ten_values_leave_one_run(panel, monkeypatch):
+    asked, really = [], memory.train
+    monkeypatch.setattr(memory, "train", lambda recipe, **more: asked.append(recipe.lr) or really(recipe, **more))
+    values = [float(f"{value:.2g}") for value in np.geomspace(0.001, 0.5, 10)]
+    with labkit.workbench._random_numbers:  # nobody can train as long as this thread holds the random numbers
+        for value in values:
+            panel.knobs["lr"].widget.value = value
+    assert panel.stage.worker.wait(60)
+    assert asked[-1] == values[-1]
+    assert len(asked) <= 2  # the first may have begun before the others came
+    assert panel.situation.recipe.lr == values[-1]
+
+
+def test_a_setting_that_was_seen_comes_back_without_training(panel, monkeypatch):
+    first = panel.respond(lr=0.05)
+    panel.respond(lr=0.06)
+    monkeypatch.setattr(memory, "train", lambda *_, **__: pytest.fail("trained again"))
+    assert panel.respond(lr=0.05).run is first.run
+
+
+def test_stop_ends_the_run_and_says_so_and_it_is_not_remembered(panel, monkeypatch):
+    monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
+    begun = threading.Event()
+    monkeypatch.setattr(stage.Frames, "draw", lambda self, recorder: begun.set())
+    panel.turn(panel.situation.but(steps=100_000))
+    panel.start()
+    assert begun.wait(60)
+    panel.stop_button.click()
+    assert panel.stage.worker.wait(60)
+    assert "Stopped" in status(panel)
+    assert memory.remembered(panel.situation.recipe) is None
+
+
+def test_while_it_trains_picture_progress_and_status_move(panel, monkeypatch):
+    monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
+    monkeypatch.setattr(stage, "NEXT_FRAME", 0.0)
+    seen = []
+    real = stage.Frames.draw
+
+    def draw(self, recorder):
+        real(self, recorder)
+        seen.append((panel.stage.progress.value, status(panel), panel.stage.picture.image.value))
+
+    monkeypatch.setattr(stage.Frames, "draw", draw)
+    panel.respond(lr=0.02, steps=50)
+    assert [step for step, _, _ in seen] == list(range(1, 51))
+    assert "step 7 of 50" in seen[6][1]
+    assert len({picture for _, _, picture in seen}) > 40
+    assert panel.stage.progress.max == 50
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"precision": "half", "loss_scale": "dynamic"}, "needs float32 weights"), ({"device": "cuda"}, "not on this")],
+)
+def test_a_recipe_that_is_refused_shows_the_reason(panel, changes, words):
+    panel.turn(panel.situation.but(**changes))
+    panel.start()
+    assert panel.stage.worker.wait(60)
+    assert words in status(panel)
+    assert panel.stage.progress.bar_style == "danger"
+    assert panel.respond(precision="fp32", loss_scale=None, device="cpu").run  # and the panel lives on
+
+
+def test_a_pasted_state_moves_the_controls_and_a_bad_one_says_why(panel):
+    panel.paste.value = TINY + ", lr=0.03"
+    assert panel.stage.worker.wait(60)
+    assert panel.knobs["lr"].value == 0.03
+    panel.paste.value = TINY + ", lr=fast"
+    assert "expected a number" in status(panel)
+    panel.paste.value = "zero_grad_missing"
+    assert "labkit.knobs(" in status(panel)
+    assert panel.knobs["lr"].value == 0.03
+
+
+def test_presets_treatments_and_data_sets_move_the_controls(monkeypatch):
+    monkeypatch.setattr(KnobPanel, "start", lambda self: None)
+    mode = FAILURES["learning_rate_too_high"]
+    panel = knobs(mode)
+    panel.presets.value = "healthy"
+    assert panel.situation.recipe == mode.recipes()["healthy"]
+    panel.presets.value = "cure"
+    assert panel.situation.recipe == mode.recipes()["cured"]
+    panel.treatment.value = "aid"
+    assert panel.situation.recipe == next(iter(mode.false_cures.values())).but(data="mnist")
+    assert panel.presets.value == "cure"
+    panel.presets.value = "sick"
+    panel.dataset.value = "cifar10"
+    assert panel.situation.recipe == mode.recipes(dataset="cifar10")["sick"]
+    panel.close()
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_every_mode_has_a_panel(name, monkeypatch):
+    monkeypatch.setattr(KnobPanel, "start", lambda self: None)
+    panel = knobs(name)
+    assert panel.situation.recipe == FAILURES[name].recipes()["sick"]
+    assert panel.own
+    panel.close()
+
+
+def test_a_plain_recipe_has_one_too(monkeypatch):
+    small_twins(monkeypatch)
+    panel = knobs(tiny(evaluate_every=3))
+    assert panel.stage.worker.wait(60)
+    assert "6 steps" in status(panel)
+    panel.close()
+
+
+def test_an_error_in_a_step_is_shown_as_the_failure_it_is(monkeypatch):
+    small_twins(monkeypatch)
+    panel = knobs("in_place_edit/sick: samples=256, steps=10, evaluate_every=5")
+    assert panel.stage.worker.wait(60)
+    assert "error" in status(panel)
+    assert FAILURES["in_place_edit"].title in panel.stage.verdict.value
+    panel.close()
+
+
+def test_ten_panels_leave_no_threads_and_no_widgets(monkeypatch):
+    small_twins(monkeypatch)
+    registry = ipywidgets.widgets.widget._instances
+    knobs(TINY).close()
+    threads, widgets = threading.active_count(), len(registry)
+    for _ in range(10):
+        panel = knobs(TINY)
+        assert panel.stage.worker.wait(60)
+        panel.close()
+    del panel
+    gc.collect()
+    assert threading.active_count() == threads
+    assert len(registry) <= widgets
+
+
+def test_memory_keeps_the_runs_used_last(monkeypatch):
+    monkeypatch.setattr(memory, "MOST", 2)
+    recipes = [tiny(seed=seed) for seed in range(3)]
+    runs = [memory.trained(recipe) for recipe in recipes[:2]]
+    assert memory.remembered(recipes[0]) is runs[0]
+    memory.trained(recipes[2])
+    assert memory.remembered(recipes[1]) is None
+    assert memory.remembered(recipes[0]) is runs[0]
+
+
+def test_a_live_line_that_leaves_its_axis_makes_room(short_run):
+    import dataclasses
+
+    picture = Picture(panes_for("update_ratio"))
+    picture.begin({"healthy": short_run}, 40)
+    loss_axis = picture.live.axes[0]
+    before = loss_axis.get_ylim()
+    picture.grow(short_run)
+    assert loss_axis.get_ylim() == before
+    wild = dataclasses.replace(short_run, traces=short_run.traces | {"loss": short_run["loss"] * 1e6})
+    picture.grow(wild)
+    assert loss_axis.get_ylim()[1] >= wild["loss"].max()
+    picture.begin({"healthy": short_run}, 40)  # the next run starts on the old axis again
+    assert loss_axis.get_ylim() == before
+
+
+def test_a_pane_whose_instrument_is_missing_says_so(short_run):
+    picture = Picture(panes_for("attention_map"))
+    picture.whole({"healthy": short_run, "your run": short_run})
+    texts = [text.get_text() for text in picture.finished.axes[3].texts]
+    assert any("attention_map" in text for text in texts)
