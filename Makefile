@@ -35,8 +35,8 @@ contract: $(BASE) ## play every failure mode with five seeds and renew the table
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench
 
-lessons: $(TEST) ## derive notebooks/ from solutions/, and the syllabus (run the solutions first: make lessons RUN_LESSONS=--run)
-	$(RUN) labkit lessons $(RUN_LESSONS)
+lessons: $(TEST) ## derive notebooks/ from solutions/, and the syllabus (execute some first: make lessons LESSONS="--run 06")
+	$(RUN) labkit lessons $(LESSONS)
 
 test: $(TEST) ## run tests and notebooks (some of them: make test TESTS=tests/test_packaging.py)
 	$(RUN) pytest $(PYTEST_ARGS) $(NBVAL) $(TESTS)

@@ -264,6 +264,7 @@ def executed(notebook, path: Path):
     return normalised(notebook)
 
 
+OF_THIS_MACHINE = "this-machine"  # a tag: what the cell shows is different everywhere, and is not kept
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -274,6 +275,8 @@ def normalised(notebook):
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if OF_THIS_MACHINE in cell.metadata.get("tags", []):
+            cell.outputs = []
         for output in cell.get("outputs", []):
             if WIDGET in output.get("data", {}):  # its model lives in a kernel: a page can only say that it was there
                 output.data = nbformat.from_dict({"text/plain": "(a panel with knobs: run this cell to turn them)"})

@@ -207,7 +207,7 @@ def test_an_editable_install_copies_no_data(small_project):
 # The Makefile
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-TARGETS = ["poster", "lab", "doctor", "bench", "test", "lint", "format"]
+TARGETS = ["poster", "lab", "doctor", "bench", "lessons", "test", "lint", "format"]
 BASE_TARGETS = ["poster", "lab", "doctor", "bench"]
 TEST_EXTRAS = re.search(r"^TEST_EXTRAS = (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
 
