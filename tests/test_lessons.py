@@ -201,7 +201,7 @@ def test_the_first_code_installs_the_lab_only_where_it_is_missing(monkeypatch, p
     result = shell.run_cell(lessons.setup_code(address))
     result.raise_error()
     wanted = address or "https://git.example.org/typed"
-    assert asked == ([] if present else [f'--quiet "failure-mode-labkit @ git+{wanted}"'])
+    assert asked == ([] if present else [f'install --quiet "failure-mode-labkit @ git+{wanted}"'])
 
 
 # --- running ---
@@ -260,6 +260,7 @@ def test_the_command_checks_runs_and_exports(small, monkeypatch, capsys):
 def nbgrader(course: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "nbgrader", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic
     done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

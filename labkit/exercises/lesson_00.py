@@ -30,6 +30,7 @@ exercises = (
         "00.2",
         "Your first patient",
         "learning_rate_too_high",
+        seeds=(11,),
         hints=(
             "Which one number was changed in the healthy twin? `study.recipes` has both recipes.",
             "The rate is a hundred times too high. A tenth of it is still ten times too high.",
