@@ -21,6 +21,9 @@ _HOME = {
     "watch": "watch",
     "Alarm": "watch",
     "checkup": "checkup",
+    "fork": "fork",
+    "phase": "phase",
+    "Phase": "phase",
     "find_lr": "tools.lr_finder",
     "gradient_flow": "tools.gradient_flow",
     "hunt": "tools.nan_hunt",
@@ -30,6 +33,14 @@ _HOME = {
     "check": "exercises",
     "hint": "exercises",
     "knobs": "widgets.knobs",
+    "gallery": "widgets.gallery",
+    "gradient_panel": "widgets.gradients",
+    "overfitting_panel": "widgets.overfitting",
+    "ward": "ward",
+    "ward_panel": "widgets.ward",
+    "fork_panel": "widgets.fork_panel",
+    "phase_panel": "widgets.phase_panel",
+    "lr_panel": "widgets.lr_panel",
 }
 __all__ = ["__version__", *_HOME]
 

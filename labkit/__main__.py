@@ -88,11 +88,22 @@ def parser() -> argparse.ArgumentParser:
     clinic.add_argument("--seeds", type=int, metavar="N", help="how many (default: 5 for the contract, else 1)")
     clinic.add_argument("--healthy", type=int, default=200, metavar="N", help="runs of the healthy zoo (default: 200)")
     clinic.add_argument("--modes", metavar="A,B,...", help="these modes instead of all")
-    clinic.add_argument("--dataset", default="mnist", help="mnist or cifar10")
+    clinic.add_argument("--dataset", default="mnist", help="mnist or cifar10; without --contract also mnist,cifar10")
+    clinic.add_argument(
+        "--part",
+        default="judging",
+        help="judging (default), or setting: the runs to look at while signatures are changed",
+    )
+    clinic.add_argument(
+        "--runs", metavar="FOLDER", help="keep the trained runs here, and train none that is here already"
+    )
+    clinic.add_argument("--kept", action="store_true", help="train nothing: judge what is in --runs alone")
     clinic.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in")
     clinic.add_argument("--dask", metavar="ADDRESS", help="spread the work over this Dask cluster")
     clinic.add_argument(
-        "--out", metavar="FILE", help="the contract as .md; else the confusion matrix as .png, .pdf or .svg"
+        "--out",
+        metavar="FILE",
+        help="as a page, .md; or, without --contract, the confusion matrix as .png, .pdf or .svg",
     )
     landscape = command(
         "landscape", draw_landscape, "saddle, plateau, sharp and flat minimum of trained nets", json=False
@@ -107,6 +118,14 @@ def parser() -> argparse.ArgumentParser:
         "--run", nargs="*", metavar="LESSON", help="first execute these solutions (all: none named), and keep outputs"
     )
     lessons.add_argument("--nbgrader", metavar="DIR", help="instead: write a course directory for nbgrader")
+    ward = command("ward", hold_ward, "the waiting room of a ward: sealed patients to examine, name and cure")
+    ward.add_argument("--seed", type=int, default=0, help="the same seed admits the same patients")
+    ward.add_argument("--patients", type=int, default=6, metavar="N")
+    ward.add_argument("--check", action="store_true", help="for instructors: the truth, and what cures")
+    ward.add_argument(
+        "--renew", action="store_true", help="play all failures on all nets, and list anew who may be drawn"
+    )
+    ward.add_argument("--jobs", type=int, default=1, metavar="N", help="processes to train in (with --renew)")
     atlas = command("atlas", show_atlas, "which failures look alike in the loss, and which instrument sees them first?")
     for made in (poster, atlas):
         made.add_argument("--dataset", default="mnist", help="mnist or cifar10")
@@ -229,15 +248,31 @@ def remake_command(options) -> str:
 
 
 def hold_clinic(options) -> int:
+    from pathlib import Path
+
     from labkit import clinic
 
-    asked = {"dataset": options.dataset, "jobs": options.jobs}
     names = options.modes.split(",") if options.modes else None
+    if options.out and not options.contract and not options.out.endswith(".md"):
+        from labkit.plots import picture_kind
+
+        picture_kind(options.out)  # a wrong name is an error before anything is trained
     with clinic.on_cluster(options.dask):
         if options.contract:
-            outcomes = clinic.contract(names, seeds=range(options.seeds or 5), **asked)
-            return show_contract(outcomes, options)
-        found = clinic.blind(names=names, seeds=options.seeds or 1, healthy=options.healthy, **asked)
+            asked = {"dataset": options.dataset, "jobs": options.jobs}
+            return show_contract(clinic.contract(names, seeds=range(options.seeds or 5), **asked), options)
+        from labkit import blind
+
+        found = blind.hold(
+            names,
+            part=options.part,
+            seeds=1 if options.seeds is None else options.seeds,
+            healthy=options.healthy,
+            datasets=options.dataset.split(","),
+            jobs=options.jobs,
+            folder=Path(options.runs) if options.runs else None,
+            kept_only=options.kept,
+        )
     return show_evaluation(found, options)
 
 
@@ -259,14 +294,28 @@ def show_contract(outcomes, options) -> int:
 
 def show_evaluation(found, options) -> int:
     import dataclasses
+    from pathlib import Path
 
-    from labkit import clinic
+    from labkit import blind_report
     from labkit.plots import save
+    from labkit.run import written_whole
 
-    show_json(dataclasses.asdict(found)) if options.json else print(clinic.evaluation_in_words(found))
-    if options.out:
-        print(f"picture: {save(clinic.confusion_picture(found), options.out)}", file=sys.stderr)
+    show_json(dataclasses.asdict(found)) if options.json else print(blind_report.in_words(found))
+    if not options.out:
+        return 0
+    picture = Path(options.out).with_suffix(".png") if options.out.endswith(".md") else options.out
+    print(f"picture: {save(blind_report.confusion_picture(found), picture)}", file=sys.stderr)
+    if options.out.endswith(".md"):
+        with written_whole(options.out) as stream:
+            stream.write(blind_report.in_markdown(found, clinic_command(options), Path(picture).name).encode())
     return 0
+
+
+def clinic_command(options) -> str:
+    """The command that holds the same clinic again, without what is the default anyway."""
+    usual = {"part": "judging", "seeds": None, "healthy": 200, "modes": None, "dataset": "mnist"}
+    asked = ((name, getattr(options, name)) for name in usual)
+    return " ".join(["labkit clinic", *(f"--{name} {value}" for name, value in asked if value != usual[name])])
 
 
 def draw_landscape(options) -> None:
@@ -294,6 +343,31 @@ def make_lessons(options) -> int:
     for path in changed:
         print(f"{path} is out of date; renew it with `labkit lessons`" if options.check else f"renewed: {path}")
     return 1 if options.check and changed else 0
+
+
+def hold_ward(options) -> None:
+    from labkit.ward import truth, ward
+    from labkit.ward_cases import renew
+
+    if options.renew:
+        return print(f"{renew(jobs=options.jobs)} cases hold")
+    admitted = ward(options.seed, options.patients)
+    if options.check:
+        rows = truth(options.seed, options.patients)
+        return show_json(rows) if options.json else print(truth_in_words(rows))
+    if options.json:
+        return show_json([{"patient": one.number, "complaint": one.complaint, "net": one.net} for one in admitted])
+    print(f"{admitted}\n\nTo examine them: labkit.ward(seed={options.seed}, patients={options.patients}) in Python,")
+    print(f"or labkit.ward_panel(seed={options.seed}, patients={options.patients}) in a notebook.")
+
+
+def truth_in_words(rows: list[dict]) -> str:
+    """The instructor's list: three lines per patient."""
+    return "\n".join(
+        f"{row['patient']:>3}  {row['failure']}: {row['title']} ({row['net']}, seed {row['seed']})\n"
+        f"{'':5}cure: {row['cure']}\n{'':5}{row['prescribe']}"
+        for row in rows
+    )
 
 
 def show_atlas(options) -> None:

@@ -123,12 +123,14 @@ def watched(recipe: Recipe, every: int):
 
 def other_watchers() -> dict:
     """What other libraries offer for the same purpose, where they are installed."""
-    found = {}
-    if importlib.util.find_spec("wandb"):
-        found["wandb"] = wandb_watched
-    if importlib.util.find_spec("ignite"):
-        found["ignite"] = ignite_watched
-    return found
+    known = {
+        "wandb": wandb_watched,
+        "ignite": ignite_watched,
+        "skorch": lambda recipe: fitted(recipe, skorch_fit),
+        "lightning": lambda recipe: fitted(recipe, lightning_fit),
+        "fastai": lambda recipe: fitted(recipe, fastai_fit),
+    }
+    return {name: made for name, made in known.items() if importlib.util.find_spec(name)}
 
 
 def wandb_watched(recipe: Recipe):
@@ -152,15 +154,89 @@ def ignite_watched(recipe: Recipe):
 
     @contextlib.contextmanager
     def around(model, optimizer):
-        engine, history = Engine(lambda engine, batch: batch), []
-
-        @engine.on(Events.ITERATION_COMPLETED)
-        def note(engine):
-            history.append([(weight.grad.norm().item(), weight.norm().item()) for weight in model.parameters()])
-
+        engine, note = Engine(lambda engine, batch: batch), norm_noter(model)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, note)
         yield lambda loss, batch: engine.run([loss], max_epochs=1)
 
     return timed_loop(recipe, around)
+
+
+def norm_noter(model):
+    """A function that takes the norm of every gradient and weight, as people write it."""
+    history = []
+    return lambda: history.append([(each.grad.norm().item(), each.norm().item()) for each in model.parameters()])
+
+
+def fitted(recipe: Recipe, fit):
+    """A contestant: a library's own loop; `fit` has it call `note` at each step, when the gradients are ready."""
+
+    def seconds() -> float:
+        training, times = Training(recipe.but(device="cpu")), []
+        x, y = training.data.train
+        chosen = torch.randint(len(y), ((WARM_UP + STEPS) * recipe.batch_size,))
+        norms = norm_noter(training.model)
+
+        def note(*_, **__) -> None:
+            norms()
+            times.append(time.perf_counter())
+
+        fit(training.model, TensorDataset(x[chosen], y[chosen]), recipe, note)
+        return (times[-1] - times[WARM_UP - 1]) / STEPS
+
+    return seconds
+
+
+def skorch_fit(model, dataset, recipe: Recipe, note) -> None:
+    import skorch
+
+    listener = skorch.callbacks.Callback()
+    listener.on_grad_computed = note
+    options = {"optimizer__momentum": recipe.momentum, "lr": recipe.lr, "batch_size": recipe.batch_size}
+    own = {"max_epochs": 1, "train_split": None, "verbose": 0, "callbacks": [("norms", listener)]}
+    net = skorch.NeuralNet(model, torch.nn.CrossEntropyLoss, optimizer=torch.optim.SGD, **options, **own)
+    net.fit(dataset, None)
+
+
+def lightning_fit(model, dataset, recipe: Recipe, note) -> None:
+    vision.torchvision()  # which it imports, and which needs our help where its operators are missing
+    import lightning
+
+    class Lit(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = model
+
+        def training_step(self, batch, index):
+            return cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=recipe.momentum)
+
+        def on_before_optimizer_step(self, optimizer):
+            note()
+
+    silent = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "barebones"), False
+    )
+    with contextlib.redirect_stderr(io.StringIO()):
+        trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", **silent)
+        trainer.fit(Lit(), DataLoader(dataset, recipe.batch_size, shuffle=True))
+
+
+def fastai_fit(model, dataset, recipe: Recipe, note) -> None:
+    from fastai.basics import SGD, Callback, DataLoader, DataLoaders, Learner
+    from fastai.callback import progress  # noqa: F401 -- gives a Learner its `no_bar`
+
+    class Norms(Callback):
+        def before_step(self):
+            note()
+
+    loader = DataLoader(dataset, bs=recipe.batch_size, shuffle=True, num_workers=0)
+    options = {"opt_func": SGD, "loss_func": cross_entropy, "moms": (recipe.momentum,) * 3, "cbs": [Norms()]}
+    learner = Learner(DataLoaders(loader, loader), model, **options)
+    learner._do_epoch_validate = lambda *_, **__: None  # the others do not validate either
+    with learner.no_bar(), learner.no_logging():
+        learner.fit(1, recipe.lr)
 
 
 def timed_loop(recipe: Recipe, around):
@@ -231,9 +307,8 @@ def tutorial(recipe: Recipe, dataset):
 
 def tutorial_seconds(recipe: Recipe, dataset, steps: int, validation_set=None) -> float:
     """A training run of so many steps the tutorial way, validated as often as ours where there is something to."""
-    training = Training(recipe.but(device="cpu"))  # for the same net and precision; its loop is not used
-    model, history = training.model, []
-    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=recipe.momentum)
+    training = Training(recipe.but(device="cpu"))  # for the same net, optimizer and precision; its loop is not used
+    model, optimizer, history = training.model, training.optimizer, []
 
     def note(module, inputs, output):
         history.append((output.mean().item(), output.std().item(), (output == 0).float().mean().item()))

@@ -60,6 +60,9 @@ class FailureMode:
     close: float = CLOSE  # how near the cure comes to the healthy twin
     limit: str = ""  # why it comes no nearer, where it does not
     learned: dict[str, float] = field(default_factory=dict)  # where healthy runs of these nets reach less than LEARNED
+    # Where the sick recipe puts the fault, in the diagnosis's words, any of them; entries of the recipe in braces, and
+    # {departure} for the step at which the run leaves its twin's path. Empty where it is everywhere or nowhere.
+    where: tuple[str, ...] = ()
     raises: bool = False  # the failure is an error, and the signature reads it
     name: str = ""  # the file's name and folder: filled in when the file is found
     topic: str = ""

@@ -85,7 +85,8 @@ class LossRecorder:
         """Is anything non-finite since the last check? If so, and if it is new, find where it began."""
         if self.checked == self.steps:
             return
-        recent, first = torch.stack(self.rows[self.checked :]).tolist(), self.checked
+        recent, first = self.rows[self.checked :], self.checked
+        recent = torch.stack(recent).tolist() if len(recent) > 1 else [recent[0].tolist()]
         self.checked = self.steps
         for step, row in enumerate(recent, start=first):
             fine = math.isfinite(sum(row))  # float32 numbers cannot add up to infinity in float64

@@ -80,10 +80,13 @@ class WeightMeter:
         line = self.gradients.buffer[self.waiting]
         self.waiting += 1
         total = line.sum()
-        if self.device.type != "cpu" or not math.isfinite(total):  # float32 sums of finite numbers may overflow
+        on_cpu = self.device.type == "cpu"
+        if not on_cpu or not math.isfinite(total):  # float32 sums of finite numbers may overflow
             total = self.held.wide(line).sum()
         if self.waiting == self.block:
             self._measure_block()
+        if on_cpu:  # plain numbers cost one call; on a GPU they would cost a wait
+            return torch.tensor([loss.item(), 0 * total.item()])
         return torch.stack([loss.detach().float().reshape(()), total.mul(0).float()])
 
     def _measure_block(self) -> None:
@@ -102,12 +105,15 @@ class WeightMeter:
         totals[:3].sqrt_()
         on_cpu = self.device.type == "cpu"  # float64 costs a GPU less than to wait for an answer
         values = totals.tolist() if on_cpu else None
-        if not on_cpu or not math.isfinite(totals.double().sum()):
-            totals = held.sums(rows, apart=True)
-            totals[:3] = torch.stack([held.norms(safe=True, values=line) for line in lines])
-        else:
+        # Look by look: what one look shows must not hang on those that happen to be measured with it.
+        far = [look for look in range(looks) if not on_cpu or not all_finite(line[look] for line in values)]
+        if far:
+            totals[:, far] = held.sums(rows[:, far], apart=True)
+            totals[:3, far] = torch.stack([held.norms(safe=True, values=line[far]) for line in lines])
+        if on_cpu:
             for line, look, index in out_of_range(values[:3]):
-                totals[line, look, index] = held.part(lines[line][look], index).double().norm()
+                if look not in far:
+                    totals[line, look, index] = held.part(lines[line][look], index).double().norm()
         close = range(looks)
         if on_cpu:
             close = [look for look in close if nearly_equal(values[0][look], values[3][look], self.counts)]
@@ -182,6 +188,10 @@ class WeightMeter:
         return np.sqrt(squares)
 
 
+def all_finite(lists) -> bool:
+    return math.isfinite(sum(sum(values) for values in lists))  # float32 numbers cannot add up to infinity in float64
+
+
 def out_of_range(norms: list[list[list[float]]]) -> list[tuple[int, int, int]]:
     """Which norms (line, look, parameter) are so small or so large that float32 squares cannot be trusted?"""
     return [
@@ -233,7 +243,7 @@ class ActivationMeter:
         self.latest.clear()
 
     def _note_inputs(self, _, inputs, named) -> None:
-        self.latest["inputs"] = first_tensor((inputs, named))
+        self.latest["inputs"] = given(inputs, named)
 
     def _noter(self, name: str):
         latest = self.latest
@@ -247,20 +257,22 @@ class ActivationMeter:
     @torch.no_grad()
     def keep(self) -> None:
         """Copy what the last forward pass showed; measure when a block of steps is full."""
-        if not self.latest.keys() >= set(self.names):  # modules that the net has and does not use, or a net not called
+        latest, names = self.latest, self.names
+        if len(latest) < len(names):  # modules that the net has and does not use, or a net not called
             nothing = torch.full((1,), float("nan"))
-            self.latest |= {name: nothing for name in self.names if self.latest.get(name) is None}
-        tensors = [self.latest[name][:SAMPLES] for name in self.names]
+            latest |= {name: nothing for name in names if latest.get(name) is None}
+        tensors = [latest[name][:SAMPLES] for name in names]
         self.formats.add(tensors[-1].dtype)
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
-            self._measure()
+            self.settle()
             self.held = Segments([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
         self.held.fill(self.waiting, tensors)
         self.waiting += 1
         if self.waiting == BLOCK:
-            self._measure()
+            self.settle()
 
-    def _measure(self) -> None:
+    def settle(self) -> None:
+        """Measure what waits."""
         if self.waiting:
             self.blocks.append(self._statistics(self.waiting))
             self.waiting = 0
@@ -271,8 +283,9 @@ class ActivationMeter:
         values = held.buffer[:steps]
         mean = held.sums(values.sum(-1)) / held.counts
         deviation = _deviation(held, values, mean)
-        if not bool(((deviation > SMALL) & (deviation < BIG)).all()):
-            mean, deviation = _exact_deviation(held, values)
+        far = ~((deviation > SMALL) & (deviation < BIG)).all(1)
+        if bool(far.any()):  # those steps alone: a step's numbers must not hang on its neighbours
+            mean[far], deviation[far] = _exact_deviation(held, values[far])
         return torch.stack([mean, deviation, self._saturated(values)])
 
     def _saturated(self, values: torch.Tensor) -> torch.Tensor:
@@ -345,6 +358,13 @@ def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.T
     if loss is nn.functional.cross_entropy and outputs.ndim == 2:
         return loss(outputs, targets, reduction="none")
     return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
+
+
+def given(inputs: tuple, named: dict) -> torch.Tensor | None:
+    """What a module was called with: nearly always one tensor, and then there is nothing to search."""
+    if inputs and torch.is_tensor(inputs[0]) and inputs[0].is_floating_point():
+        return inputs[0]
+    return first_tensor((inputs, named))
 
 
 def first_tensor(thing) -> torch.Tensor | None:

@@ -102,6 +102,15 @@ def gap(thing, ax: Axes | None = None) -> Axes:
     return _finish(ax, "loss", "Gap (dotted: training)", log=True)
 
 
+def gap_line(thing, ax: Axes | None = None) -> Axes:
+    """The generalisation gap over time, with its healthy band."""
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        with np.errstate(invalid="ignore"):  # two infinite losses have no gap
+            ax.plot(run["val_step"], run.gap, **style, label=label)
+    return _finish(ax, "validation - training loss", "Gap over time", band="gap")
+
+
 def gradient_norms(thing, ax: Axes | None = None) -> Axes:
     """Gradient norm of one run over time, one line per layer, dark for the input side; of a study, the sick run."""
     ax = ax or new_axes()
@@ -193,7 +202,7 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     """
     ax = ax or new_axes()
     lines = _lines(thing)
-    if not any(name in run for _, run, _ in lines):
+    if lines and not any(name in run for _, run, _ in lines):
         lines[0][1][name]  # says which traces there are
     drawn = [
         line for line in lines if name in line[1] and len(line[1][name])
@@ -216,9 +225,11 @@ STAGES = ("inputs", "weights", "activations", "loss", "gradients")
 def origin(thing, ax: Axes | None = None) -> Axes:
     """Where a run went wrong: the way from inputs to gradients, its first bad stage marked; or the error's words."""
     ax = ax or new_axes()
+    ax.set_axis_off()
+    if not thing:
+        return ax
     run = _one(thing)
     found, error = run.facts.get("first_nonfinite"), run.facts.get("error")
-    ax.set_axis_off()
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.5, len(STAGES) - 0.5)
     if error:

@@ -80,6 +80,8 @@ class Run:
     @property
     def clipped(self) -> np.ndarray:
         """At which steps the gradient was clipped: its norm, or its largest entry, passed the threshold."""
+        if "clipped" in self:  # where the threshold was changed on the way, it was noted
+            return self["clipped"]
         clip = self.facts.get("clip")
         if clip is None:
             return np.zeros(len(self), dtype=bool)

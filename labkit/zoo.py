@@ -121,3 +121,12 @@ def recipe(kind: str, draw: random.Random) -> Recipe:
     choices = COMMON | KINDS[kind]
     chosen = {name: draw.choice(values) for name, values in choices.items()}
     return Recipe(**chosen, seed=draw.randrange(1000, 10_000))
+
+
+def in_words(kind: str) -> str:
+    """What a kind draws from: 'lr 0.05, 0.1; depth 2, 3'."""
+    choices = (COMMON | KINDS[kind]).items()
+    return "; ".join(
+        f"{name} {', '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}"
+        for name, values in choices
+    )

@@ -1,5 +1,6 @@
 """The bench: ratios of contestants that take turns, the same work for all of them, and words with the goals."""
 
+import importlib.util
 import itertools
 import json
 import subprocess
@@ -139,6 +140,26 @@ def test_the_tutorials_images_are_ours(digits):
         image, label = digits[index]
         assert label == y[index]
         torch.testing.assert_close(image, x[index], atol=0.002, rtol=0)  # the tutorials' constants are rounded
+
+
+@pytest.mark.parametrize("library", ["skorch", "lightning", "fastai"])
+def test_a_librarys_own_loop_trains_as_many_steps_and_notes_each(library, short, monkeypatch):
+    if not importlib.util.find_spec(library):
+        pytest.skip(f"{library} is not installed")
+    noted, noter = [], bench.norm_noter
+    monkeypatch.setattr(bench, "norm_noter", lambda model: lambda: noted.append(noter(model)()))
+    recipe = tiny()
+    assert bench.fitted(recipe, getattr(bench, f"{library}_fit"))() > 0
+    assert len(noted) == bench.WARM_UP + bench.STEPS
+
+
+def test_the_tutorial_trains_with_the_recipes_optimizer(monkeypatch):
+    stepped = []
+    step = torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self, *args: stepped.append(1) or step(self, *args))
+    images = TensorDataset(torch.rand(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64))
+    bench.tutorial_seconds(tiny(samples=64, optimizer="adam"), images, steps=2)
+    assert len(stepped) == 2
 
 
 def test_batches_of_both_ways_take_time(short, digits):

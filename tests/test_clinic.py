@@ -6,7 +6,7 @@ import json
 import pytest
 from helpers import tiny, trained
 
-from labkit import clinic, zoo
+from labkit import clinic
 from labkit.__main__ import main
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError
@@ -72,80 +72,6 @@ def test_bad_wishes_are_refused_before_anything_is_trained():
         clinic.contract(jobs=0)
     with pytest.raises(KeyError, match="Did you mean 'dead_relu'"):
         clinic.contract(["dead_rellu"])
-
-
-# --- blind ----------------------------------------------------------------------------------------
-
-
-def patient(name="dead_relu", verdict=("dead_relu",), net="own", ill=True) -> clinic.Patient:
-    return clinic.Patient(
-        name=name, net=net, dataset="mnist", seed=100, ill=ill, verdict=tuple(verdict), onset=0, place=""
-    )
-
-
-def healthy(verdict=(), learned=True) -> clinic.Healthy:
-    return clinic.Healthy("clipped", learned, 0.93, tuple(verdict))
-
-
-FOUND = clinic.Evaluation(
-    [
-        patient(),
-        patient(verdict=("plateau", "dead_relu"), net="wider"),
-        patient(verdict=("unsure",)),
-        patient(verdict=()),
-        patient(verdict=(), ill=False),
-    ],
-    [healthy(), healthy(("plateau",)), healthy(("plateau",), learned=False)],
-)
-
-
-def test_only_those_that_fell_ill_and_those_that_learned_are_counted():
-    assert FOUND.named() == (1, 4) and FOUND.named(within=2) == (2, 4) and FOUND.named(net="wider") == (0, 1)
-    assert FOUND.unsure == 1 and len(FOUND.counted) == 2 and len(FOUND.false_alarms) == 1
-
-
-def test_confusions_are_told_with_what_was_said_instead():
-    assert set(FOUND.confusions()) == {
-        ("dead_relu", "plateau", 1),
-        ("dead_relu", "unsure", 1),
-        ("dead_relu", "nothing", 1),
-    }
-    words = clinic.evaluation_in_words(FOUND)
-    assert "dead_relu was called plateau (1)" in words and "false alarm on clipped: plateau" in words
-    assert "1 of     4" in words and "did not fall ill" in words
-
-
-def test_the_confusion_matrix_is_a_picture_of_those_that_were_confused():
-    ax = clinic.confusion_picture(FOUND).axes[0]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["dead_relu"]
-    assert {"plateau", "unsure", "nothing"} <= {label.get_text() for label in ax.get_xticklabels()}
-
-
-@pytest.mark.parametrize(("count", "of", "low", "high"), [(0, 200, 0.0, 0.019), (2, 200, 0.003, 0.036), (0, 0, 0, 1)])
-def test_the_interval_of_a_share(count, of, low, high):
-    assert clinic.interval(count, of) == pytest.approx((low, high), abs=0.002)
-
-
-def test_the_zoo_is_the_same_for_the_same_seed_and_holds_every_kind():
-    one, again, other = zoo.healthy_zoo(45, 1), zoo.healthy_zoo(45, 1), zoo.healthy_zoo(45, 2)
-    assert one == again != other
-    assert {kind for kind, _ in one} == set(zoo.KINDS) and len({recipe for _, recipe in one}) == 45
-
-
-def test_unseen_nets_are_other_nets_that_can_be_built():
-    for mode in FAILURES.values():
-        recipe = mode.recipes()["sick"]
-        for net, change in clinic.NETS.items():
-            changed = recipe.but(**change(recipe))
-            assert (changed == recipe) == (net == "own")
-            assert changed.summary()["model"] != "vit" or changed.width % changed.heads == 0
-
-
-def test_one_patient_and_one_healthy_run_are_examined():
-    found = clinic.examine_blind("learning_rate_too_low", "wider", "mnist", 100)
-    assert found.ill and found.rank == 1 and found.onset == 0
-    kind, recipe = zoo.healthy_zoo(1)[0]
-    assert clinic.examine_healthy(kind, recipe.but(steps=100, samples=5000)).learned
 
 
 def test_a_dask_cluster_can_do_the_work():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import trained
 
+from labkit.blind import judged
 from labkit.diagnose import PRECEDENCE, diagnose
 from labkit.failure_mode import CLOSE
 from labkit.failures import FAILURES
@@ -48,6 +49,12 @@ def assert_contract(study: Study, dataset: str) -> None:
 @pytest.mark.parametrize(("name", "face"), FACES)
 def test_it_fails_is_named_and_is_cured(name, face):
     assert_contract(played(name, SEED, face=face), "mnist")
+
+
+@pytest.mark.parametrize("name", [name for name, mode in FAILURES.items() if mode.where])
+def test_its_place_is_where_the_recipe_puts_the_fault(name):
+    study = played(name, SEED)
+    assert judged(study, "own", "mnist", SEED).place_right, study.diagnoses[0].place
 
 
 @modes

@@ -89,6 +89,21 @@ def test_a_loss_that_is_nan_from_the_start_has_another_cause():
     assert names(hand_made(update_ratio=2.0, loss=losses)) == []
 
 
+@pytest.mark.parametrize(("peak", "seen"), [(HIGH.RISE * JUST_ABOVE, True), (HIGH.RISE * JUST_BELOW, False)])
+def test_a_nan_that_the_loss_made_of_finite_outputs_is_the_rates_work_only_after_a_rise(peak, seen):
+    run = jump(peak=peak)
+    losses = np.where(np.arange(40) < 20, run["loss"], math.nan)
+    origin = {"step": 20, "stage": "loss", "place": "mine", "largest": [15, 30, 40], "behind": [9, 5, 6]}
+    broken = dataclasses.replace(
+        run, traces=run.traces | {"loss": losses}, facts=run.facts | {"first_nonfinite": origin}
+    )
+    assert ("learning_rate_too_high" in names(broken)) == seen
+    overflown = dataclasses.replace(broken, facts=run.facts | {"first_nonfinite": origin | {"largest": [None, 30, 40]}})
+    assert "learning_rate_too_high" in names(
+        overflown
+    )  # the outputs themselves were not finite: that is no loss's fault
+
+
 @pytest.mark.parametrize(
     ("run", "seen"),
     [(jump(ratio=0.2), False), (jump(ratio=1.4), True), (jump(peak=1.5), False), (jump(peak=50.0), True)],

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -274,6 +275,13 @@ def resumed(low: float = 0.1, back: float = 1.0, worse: float = 2.0) -> Run:
 )
 def test_a_resumed_run_has_a_rate_that_returns_and_a_loss_that_ends_worse(run, expected):
     assert seen("resumed_without_state", run) == expected
+
+
+def test_without_a_step_on_either_side_nothing_is_compared(monkeypatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monkeypatch.setattr(RESUMED, "WINDOW", -1000)
+        assert not seen("resumed_without_state", resumed())
 
 
 def test_a_warm_restart_that_spikes_and_recovers_does_no_harm():

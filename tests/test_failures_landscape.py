@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -100,6 +101,13 @@ def test_a_saddle_is_left_along_an_exponential(run, found):
 def test_no_run_is_both():
     for growth in (1, 10, 90, 110, 900, 2000, 1e6):
         assert not (seen("plateau", flat(growth=growth)) and seen("saddle_point", flat(growth=growth)))
+
+
+def test_a_saddle_needs_two_steps_however_short_it_may_be(monkeypatch):
+    monkeypatch.setattr(SADDLE, "LONG", 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not seen("saddle_point", hand_made(1)) and not seen("saddle_point", hand_made())
 
 
 def test_a_saddle_says_how_fast_its_gradient_doubles():

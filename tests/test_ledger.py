@@ -8,7 +8,7 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit import parts
+from labkit import ledger, parts
 from labkit.data import load
 from labkit.ledger import (
     Ledger,
@@ -155,3 +155,18 @@ def test_a_ledger_takes_batches_of_any_size_and_labels_that_are_numbers():
     assert ledger.traces()["input_max"].tolist() == [1, 1, 1] and "label_entropy" not in ledger.traces()
     assert ledger.facts()["batch_length"] == 3 and "relabelled" not in ledger.facts()
     assert not net._forward_pre_hooks
+
+
+def test_samples_that_waited_together_are_written_as_if_each_came_alone(monkeypatch):
+    batches = [torch.randn(5, 8), torch.randn(3, 8), torch.randn(4, 6), torch.randn(2, 6)]
+    books = {}
+    for together in (1, 7, 1000):
+        monkeypatch.setattr(ledger, "TOGETHER", together)
+        books[together] = ledger.Book()
+        for batch in batches:
+            books[together].write([batch])
+    alone = books[1].read()
+    assert alone[2].tolist() == [5, 3, 4, 2]
+    for together in (7, 1000):
+        assert all(np.array_equal(a, b) for a, b in zip(books[together].read(), alone, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(books[together].read(), alone, strict=True))  # and again

@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from played import attentive, made_of, played, with_traces
 
 from labkit import plots
+from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.readings import gradient_ratio, typical
 from labkit.reference import BANDS
@@ -312,7 +313,12 @@ def test_the_mark_stays_in_sight_where_the_loss_has_gone():
 
 @pytest.mark.parametrize(
     ("function", "trace"),
-    [(plots.update_ratio, "update_ratio"), (plots.gradient_ratio_line, "grad_ratio"), (plots.dead_units, "dead")],
+    [
+        (plots.update_ratio, "update_ratio"),
+        (plots.gradient_ratio_line, "grad_ratio"),
+        (plots.dead_units, "dead"),
+        (plots.gap_line, "gap"),
+    ],
 )
 def test_the_healthy_band_spans_its_range(function, trace):
     ax = function(hand_made())
@@ -515,3 +521,10 @@ def test_drawing_does_not_change_the_run():
         draw(name, run)
     for name, values in before.items():
         np.testing.assert_array_equal(values, run[name], err_msg=name)
+
+
+@pytest.mark.parametrize("shows", sorted({mode.shows for mode in FAILURES.values()}))
+def test_without_any_run_an_instrument_is_an_empty_axis(shows):
+    ax = plots.new_axes()
+    assert plots.instrument(shows)({}, ax=ax) is ax
+    assert not ax.lines and not ax.texts

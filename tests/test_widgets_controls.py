@@ -1,5 +1,7 @@
 """Controls: what they offer, and that a value nobody turned is exactly the recipe's."""
 
+import math
+
 import ipywidgets
 import pytest
 
@@ -43,6 +45,16 @@ def test_a_learning_rate_slides_over_decades_and_is_rounded():
     assert (control.widget.min, control.widget.max) == (-6, 1)
     control.widget.value = 0.0354813
     assert control.value == 0.035
+
+
+@pytest.mark.parametrize("lr", [0.003, 0.1, 3e-4, 7e-6])
+def test_a_rate_between_two_marks_is_shown_at_a_mark_and_kept_exactly(lr):
+    control = Control(Knob("lr", (1e-6, 10.0), log=True), lr)
+    marks = math.log10(control.widget.value) / control.widget.step
+    assert marks == pytest.approx(round(marks))
+    assert f"{control.widget.value:.2g}" == f"{lr:.2g}"
+    control.widget.value = control.widget.value * (1 + 1e-9)  # as the browser sends it back
+    assert control.value == lr
 
 
 def test_whole_numbers_over_decades_are_round_ones():

@@ -38,6 +38,7 @@ STANDARD = (
 WIDE = {"description_width": "7.2em"}
 LAYOUT = {"width": "auto"}
 OFF = "off"
+FINE = 0.01  # decades between two marks of a slider: less than the two digits that are shown
 
 
 class Control:
@@ -52,7 +53,7 @@ class Control:
     @property
     def value(self):
         now = self.widget.value
-        if now == self.shown:
+        if now == self.shown or (isinstance(now, float) and math.isclose(now, self.shown, rel_tol=1e-6)):
             return self.exact
         if now == OFF:
             return None
@@ -74,7 +75,7 @@ class Control:
         if isinstance(widget, ipywidgets.FloatLogSlider):
             power = math.log10(value) if value > 0 else widget.min
             widget.min, widget.max = min(widget.min, math.floor(power)), max(widget.max, math.ceil(power))
-            return 10.0**power
+            return on_grid(power)
         if hasattr(widget, "min") and value is not None:
             widget.min, widget.max = min(widget.min, value), max(widget.max, value)
         return value
@@ -108,14 +109,18 @@ def _slider(ends: tuple, value, log: bool, whole: bool, common: dict) -> ipywidg
         return ipywidgets.SelectionSlider(options=options, value=value, **common)
     if log:
         powers = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        return ipywidgets.FloatLogSlider(
-            value=value, min=powers[0], max=powers[1], step=0.05, readout_format=".2g", **common
-        )
+        ends = {"min": powers[0], "max": powers[1], "step": FINE, "readout_format": ".2g"}
+        return ipywidgets.FloatLogSlider(value=on_grid(math.log10(value)), **ends, **common)
     if whole:
         return ipywidgets.IntSlider(value=value, min=low, max=high, step=max(1, (high - low) // 50), **common)
     return ipywidgets.FloatSlider(
         value=value, min=low, max=high, step=(high - low) / 50, readout_format=".2g", **common
     )
+
+
+def on_grid(power: float) -> float:
+    """The value at the nearest mark of a slider over decades: of any other, the browser would send us the mark back."""
+    return 10.0 ** (round(power / FINE) * FINE)
 
 
 def round_numbers(low: float, high: float) -> list[int]:

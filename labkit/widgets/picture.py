@@ -43,8 +43,10 @@ LIVE: dict[Pane, Callable[[Run], tuple]] = {
     plots.weight_norms: lambda run: (run["step"], np.sqrt((run["weight_norm"] ** 2).sum(axis=1))),
     plots.learning_rate: lambda run: (run["step"], run["lr"]),
     plots.gap: lambda run: (run["val_step"], run["val_loss"]),
+    plots.gap_line: lambda run: (run["val_step"], run.gap),
     plots.validation_loss: lambda run: (run["val_step"], run["val_loss"]),
 }
+BY_LAYER: set[Pane] = {plots.gradient_bars}  # panes whose horizontal axis is not the steps
 
 
 def text_html(inside: str) -> str:
@@ -72,11 +74,10 @@ class Sheet:
         for pane, ax in zip(self.panes, self.axes, strict=True):
             ax.clear()
             ax.set_axis_on()
-            if thing:
-                try:
-                    pane(thing, ax=ax)
-                except NoTrace as missing:
-                    _say_missing(ax, str(missing))
+            try:
+                pane(thing, ax=ax)
+            except NoTrace as missing:
+                _say_missing(ax, str(missing))
         handles, labels = self.axes[0].get_legend_handles_labels()
         if len(handles) > 1:
             self.axes[0].legend(handles, labels, edgecolor="none", framealpha=0.8, fontsize=8)
@@ -106,7 +107,7 @@ class LiveSheet(Sheet):
                 style = {"color": plots.OTHERS[1], "linewidth": 1.6, "marker": ".", "markersize": 3}
                 (line,) = ax.plot([], [], animated=True, **style)
                 self.lines.append((line, points))
-                if pane is not plots.gradient_bars:
+                if pane not in BY_LAYER:
                     ax.set_xlim(-0.03 * steps, 1.03 * steps)
         self._keep_background()
 
@@ -156,8 +157,10 @@ class Picture:
             self.finished.figure.canvas.draw()
             self.image.value = self.finished.png()
 
-    def begin(self, thing: dict[str, Run], steps: int) -> None:
+    def begin(self, thing: dict[str, Run], steps: int, anew: bool = False) -> None:
+        """`anew` draws the background though the runs are the same: what a pane adds to them has changed."""
         with DRAWING:
+            self.live.widened |= anew
             self.live.begin(thing, steps)
 
     def grow(self, run: Run) -> None:
@@ -173,6 +176,7 @@ def panes_for(shows: str) -> list[Pane]:
 
 
 def _live_points(pane: Pane) -> Callable[[Run], tuple] | None:
+    pane = getattr(pane, "__wrapped__", pane)  # a drawing that a panel adds something to
     if isinstance(pane, functools.partial):  # plots.compare of any trace
         name = pane.keywords["name"]
         steps = "val_step" if name.startswith(plots.BY_EVALUATION) else "step"

@@ -73,6 +73,7 @@ failure = FailureMode(
     reference="Veit, Wilber and Belongie, Residual Networks Behave Like Ensembles (2016)",
     looks="nothing",
     shows="dead",
+    where=("block2", "block3", "block4"),
     knobs=(
         Knob("normalisation", ("none", "batch", "layer")),
         Knob("depth", (5, 10)),

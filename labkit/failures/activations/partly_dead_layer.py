@@ -73,6 +73,7 @@ failure = FailureMode(
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
     looks="nothing",
     shows="dead",
+    where=("{activation}1",),
     knobs=(
         Knob("normalisation", ("none", "batch", "layer")),
         Knob("activation", ("relu", "leaky_relu", "gelu", "tanh")),

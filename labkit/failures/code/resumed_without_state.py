@@ -45,7 +45,9 @@ def signature(run: Run) -> Evidence | None:
     if rate[low] > LOW or not len(back) or low == 0:
         return None
     before, after = losses[max(0, low - WINDOW) : low], losses[low + back[0] :][-WINDOW:]
-    if not (np.isfinite(before).all() and np.isfinite(after).all() and after.mean() > WORSE * before.mean()):
+    if not (len(before) and len(after) and np.isfinite([*before, *after]).all()):
+        return None
+    if not after.mean() > WORSE * before.mean():
         return None
     return Evidence(
         seen=f"the learning rate was down to {rate[low]:.0%} of its peak and came back to {rate[low:].max():.0%}; "

@@ -80,6 +80,7 @@ failure = FailureMode(
     reference="PyTorch documentation, torch.optim: constructing it (2.13)",
     looks="stops too high",
     shows="update_ratio",
+    where=("layer{depth}",),
     knobs=(Knob("lr", (0.01, 1.0), log=True), Knob("momentum", (0.0, 0.9)), Knob("depth", (2, 4))),
     also_causes=(
         "zero_grad_missing",

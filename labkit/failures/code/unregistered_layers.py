@@ -86,6 +86,7 @@ failure = FailureMode(
     reference="PyTorch documentation, torch.nn.ModuleList (2.13)",
     looks="stops too high",
     shows="probe_loss",
+    where=("a tensor of shape {width}",),
     knobs=(Knob("depth", (2, 6)), Knob("width", (16, 512), log=True), Knob("lr", (0.01, 1.0), log=True)),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
 )

@@ -58,6 +58,7 @@ failure = FailureMode(
     reference="Chowdhery et al., PaLM: Scaling Language Modeling with Pathways (2022), section 5.1, on loss spikes",
     looks="jumps",
     shows="grad_norm_total",
+    where=("batch {departure}",),
     knobs=(
         Knob("clip", (None, 1.0)),
         Knob("momentum", (0.0, 0.9)),

@@ -65,6 +65,7 @@ failure = FailureMode(
     reference="Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks (2013)",
     looks="jumps",
     shows="grad_norm_total",
+    where=("batch {departure}",),
     knobs=(
         Knob("clip", (None, 1.0)),
         Knob("momentum", (0.0, 0.9)),

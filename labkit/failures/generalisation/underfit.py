@@ -75,6 +75,7 @@ failure = FailureMode(
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 5.2",
     looks="stops too high",
     shows="gap",
+    where=("{activation}1",),
     knobs=(
         Knob("width", (1, 128), log=True),
         Knob("depth", (2, 5)),

@@ -51,6 +51,7 @@ failure = FailureMode(
     reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013)",
     looks="jumps",
     shows="grad_norm_total",
+    where=("rnn",),
     knobs=(
         Knob("init_scale", (0.5, 2.0), log=True),
         Knob("clip", (None, 1.0)),

@@ -9,7 +9,7 @@ from labkit.run import Run
 
 # Steps without progress at the start. Healthy runs leave within 10, momentum after 61; here 171 to 174, on photographs
 # after 93.
-LONG = 75
+LONG = 75  # and never below 2: one step has no slope
 # The first layer's gradient at the end of the flat stretch over its first. A plateau: 2 to 8; this saddle: 1e5.
 GROWTH = 1e3
 STEADY = 0.95  # correlation of its logarithm with the step: an exponential is a straight line there (here 0.99)
@@ -22,7 +22,7 @@ def signature(run: Run) -> Evidence | None:
     flat = flat_start(run)
     norms, names = matrix_layers(run, "grad_norm")
     norms = norms[:flat, 0]
-    if flat < LONG or not (np.isfinite(norms) & (norms > 0)).all():
+    if flat < max(LONG, 2) or not (np.isfinite(norms) & (norms > 0)).all():
         return None
     growth = float(np.median(norms[-5:]) / np.median(norms[:5]))
     with np.errstate(all="ignore"):  # a gradient that never changes has no correlation with anything

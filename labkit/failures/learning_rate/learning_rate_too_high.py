@@ -3,6 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.readings import broken_loss
 from labkit.recipe import Recipe
 from labkit.run import Run
 
@@ -23,10 +24,11 @@ def signature(run: Run) -> Evidence | None:
     if not len(violent) or not np.isfinite(losses[0]):
         return None
     after = losses[violent[0] :]
-    if np.isfinite(after).all() and after.max() < RISE * losses[0]:
+    peak = np.max(after, initial=losses[0], where=np.isfinite(after))
+    # A loss that never rose, and then is NaN for finite outputs, is itself at fault.
+    if peak < RISE * losses[0] and (np.isfinite(after).all() or broken_loss(run)):
         return None
     step = int(violent[0])
-    peak = np.max(after, initial=losses[0], where=np.isfinite(after))
     return Evidence(
         seen=f"step {step} changed a layer by {ratio[step]:.2g} times its own size; "
         f"the loss went from {losses[0]:.3g} to {peak:.3g}" + ("" if np.isfinite(after).all() else " and then to NaN"),

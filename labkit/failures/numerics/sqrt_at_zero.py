@@ -81,6 +81,7 @@ failure = FailureMode(
     reference="Kingma and Ba, Adam: A Method for Stochastic Optimization (2015), for an epsilon beside a root",
     looks="not finite",
     shows="origin",
+    where=("layer1.bias", "layer{depth}.bias"),
     knobs=(
         Knob("init", ("he", "xavier", "default")),
         Knob("lr", (0.005, 0.2), log=True),

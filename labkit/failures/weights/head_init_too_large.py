@@ -69,6 +69,7 @@ failure = FailureMode(
     reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017), section 5.1",
     looks="stops too high",
     shows="activation_size",
+    where=("layer{depth}",),
     knobs=(
         Knob("lr", (1e-4, 0.3), log=True),
         Knob("optimizer", ("sgd", "adam")),

@@ -1,0 +1,78 @@
+"""The phase diagram as a picture: colour and letter for the outcome of each run, its accuracy below."""
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+
+from labkit.knob import RecipeError
+from labkit.phase import OUTCOMES, Phase
+from labkit.plots import new_axes
+
+# Okabe-Ito fills, light enough or dark enough for the letter on them; letters serve where there is no colour.
+# Outcome -> letter, fill, ink.
+MARKS = {
+    "learned": ("L", "#56B4E9", "black"),
+    "slow": ("S", "#F0E442", "black"),
+    "never moved": ("N", "#BBBBBB", "black"),
+    "dead": ("X", "#333333", "white"),
+    "diverged": ("D", "#D55E00", "white"),
+    "error": ("E", "#CC79A7", "black"),
+}
+UNKNOWN = ("", "#FFFFFF", "black")
+
+
+def phase_diagram(found: Phase, ax: Axes | None = None, page=None) -> Axes:
+    """One square for each run of the first two axes; `page` is the value on the third axis, where there is one."""
+    ax = ax or new_axes()
+    (across, columns), (down, rows), *third = found.axes.items()
+    rest = _page(third, page)
+    for row, low in enumerate(rows):
+        for column, left in enumerate(columns):
+            _draw_cell(ax, column, row, found.cells.get((left, low, *rest)))
+    ax.set_xlim(-0.5, len(columns) - 0.5)
+    ax.set_ylim(-0.5, len(rows) - 0.5)
+    ax.set_xticks(range(len(columns)), [in_short(value) for value in columns])
+    ax.set_yticks(range(len(rows)), [in_short(value) for value in rows])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel(in_words(across))
+    ax.set_ylabel(in_words(down))
+    title = "".join(f", {in_words(name)} {in_short(rest[0])}" for name, _ in third)
+    ax.set_title(f"What became of each run{title}", fontsize="medium", loc="left")
+    _legend(ax, [cell.outcome for place, cell in found.cells.items() if place[2:] == rest])
+    return ax
+
+
+def _page(third: list, page) -> tuple:
+    """The value of the third axis as the end of a place: none where there are two axes."""
+    if not third:
+        return ()
+    name, values = third[0]
+    if page is not None and page not in values:
+        raise RecipeError(f"page: expected one of {', '.join(map(str, values))}, the values of {name}; got {page!r}")
+    return (values[0] if page is None else page,)
+
+
+def _draw_cell(ax: Axes, column: int, row: int, cell) -> None:
+    letter, fill, ink = MARKS[cell.outcome] if cell else UNKNOWN
+    edge = {"edgecolor": "#999999" if cell is None else "white", "linewidth": 1.5 if cell else 0.5}
+    ax.add_patch(Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=fill, **edge))
+    common = {"ha": "center", "color": ink}
+    ax.text(column, row + 0.12, letter, va="center", fontweight="bold", **common)
+    if cell and cell.accuracy is not None:
+        ax.text(column, row - 0.24, f"{cell.accuracy:.0%}", va="center", fontsize="x-small", **common)
+
+
+def _legend(ax: Axes, outcomes: list[str]) -> None:
+    shown = [name for name in OUTCOMES if name in outcomes]
+    patches = [Patch(facecolor=MARKS[name][1], edgecolor="white", label=f"{MARKS[name][0]}  {name}") for name in shown]
+    if patches:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": len(patches)}
+        ax.legend(handles=patches, frameon=False, fontsize="small", handlelength=1, columnspacing=1.2, **place)
+
+
+def in_words(name: str) -> str:
+    return {"lr": "learning rate"}.get(name, name.replace("_", " "))
+
+
+def in_short(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ")

@@ -1,0 +1,356 @@
+"""The gallery of loss curves: cards with thumbnails of real runs; a click shows one large, with its diagnosis."""
+
+import dataclasses
+import functools
+import html
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import ipywidgets
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from labkit import plots
+from labkit.diagnose import Diagnosis, diagnose
+from labkit.failure_mode import FailureMode
+from labkit.failures import FAILURES
+from labkit.knob import RecipeError, near
+from labkit.recipe import Recipe
+from labkit.report import changes_in_words
+from labkit.run import Run
+from labkit.widgets import memory
+from labkit.widgets.controls import LAYOUT
+from labkit.widgets.knobs import button, in_short
+from labkit.widgets.panel import heading
+from labkit.widgets.picture import DOTS, DRAWING, text_html
+from labkit.widgets.stage import Stage, close, verdict_html
+from labkit.widgets.worker import Ticket
+
+HEALTHY = "healthy"
+# One of each shape that a loss can have: falls, jumps, sits, waits, saws, spikes, rattles, stops short, parts from
+# the training loss, stays high, is validated wrongly, ends.
+CLASSIC = (
+    HEALTHY,
+    "learning_rate_too_high",
+    "learning_rate_too_low",
+    "plateau",
+    "sorted_data",
+    "corrupt_batch",
+    "batch_too_small",
+    "schedule_too_short",
+    "too_few_samples",
+    "underfit",
+    "dropout_at_validation",
+    "nan_in_data",
+)
+THUMBNAIL = (2.4, 1.35)  # inches
+USUAL = (0.03, 4.0)  # losses that every thumbnail has room for: a flat line looks flat beside a falling one
+FRAME, MARKED = "1px solid var(--jp-border-color1, #999999)", "3px solid #0072B2"
+ABOUT = (
+    "Every curve was trained here and now: training loss as a line, validation loss as dots, on a log axis. "
+    "Choose a card to see it large beside its healthy twin, with the diagnosis and the prescription."
+)
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What a card stands for: a failure mode, or a healthy run where there is none."""
+
+    name: str
+    title: str
+    recipe: Recipe
+    twin: Recipe
+    mode: FailureMode | None = None
+
+    @classmethod
+    def of(cls, name: str) -> "Exhibit":
+        if name == HEALTHY:
+            return cls(HEALTHY, "Healthy", Recipe(), Recipe())
+        mode = FAILURES[name]
+        return cls(name, mode.title, mode.sick, mode.healthy, mode)
+
+
+def exhibits(names: str | Sequence[str] | None = None) -> list[Exhibit]:
+    """The classic shapes; or of these modes, or of a topic."""
+    if names is None:
+        names = CLASSIC
+    if isinstance(names, str):
+        topic = [mode.name for mode in FAILURES.values() if mode.topic == names]
+        names = topic or [names]
+    names = list(dict.fromkeys(names))
+    if not names:
+        raise RecipeError("expected the names of failure modes or a topic, got an empty list")
+    for name in names:
+        if name not in FAILURES and name != HEALTHY:
+            known = {*FAILURES, HEALTHY, *(mode.topic for mode in FAILURES.values())}
+            raise RecipeError(f"there is no failure mode or topic {name!r}. {near(name, known)}")
+    return [Exhibit.of(name) for name in names]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a card shows when it is chosen."""
+
+    exhibit: Exhibit
+    run: Run
+    healthy: Run | None  # None until it is trained
+    diagnoses: list[Diagnosis]
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        if self.exhibit.mode is None:
+            return {"healthy": self.run}
+        return ({"healthy": self.healthy} if self.healthy else {}) | {"sick": self.run}
+
+    @property
+    def curves(self) -> str:
+        """What anybody sees in the picture, and no name."""
+        gap = f", gap {self.run.gap[-1]:.2g}" if "probe_loss" in self.run and len(self.run["probe_loss"]) else ""
+        twin = f"Healthy twin: {in_short(self.healthy)}" if self.healthy else "Its healthy twin is being trained"
+        return f"This run: {in_short(self.run)}{gap}. {twin}."
+
+    @property
+    def words(self) -> str:
+        verdict = self.diagnoses[0].title if self.diagnoses else "no failure shows"
+        return f"{self.exhibit.title}. {self.curves} Diagnosis: {verdict}."
+
+
+def gallery(names: str | Sequence[str] | None = None, blind: bool = False) -> "Gallery":
+    """Cards of the classic loss curves, of these failure modes, or of a topic; `blind` hides their names."""
+    return Gallery(exhibits(names), blind)
+
+
+class Card(ipywidgets.VBox):
+    """A thumbnail above a button with its title; nameless until it is revealed."""
+
+    def __init__(self, exhibit: Exhibit, number: int, pressed: Callable[[], None]):
+        self.exhibit, self.number, self.revealed = exhibit, number, True
+        self.image = ipywidgets.Image(value=waiting(), format="png", layout={"width": "100%"})
+        self.image.add_class("labkit-thumbnail")
+        self.button = button("", "", "show this curve large", pressed)
+        self.button.layout.width = "100%"
+        layout = {"border": FRAME, "padding": "4px", "overflow": "hidden"}
+        super().__init__([self.image, self.button], layout=layout)
+        self.add_class("labkit-card")
+        self.name(True)
+
+    def name(self, revealed: bool) -> None:
+        self.revealed = revealed
+        self.button.description = self.exhibit.title if revealed else f"Curve {self.number}: what is this?"
+
+    def mark(self, chosen: bool) -> None:
+        self.layout.border = MARKED if chosen else FRAME
+        self.layout.padding = "2px" if chosen else "4px"  # the frame is 2 pixels wider: nothing moves
+
+
+class Gallery(ipywidgets.VBox):
+    """Cards above, the chosen one below. Without a browser: `respond`, and `hang` for the thumbnails."""
+
+    def __init__(self, shown: Sequence[Exhibit], blind: bool = False):
+        self.stage = Stage([plots.losses, plots.validation, plots.gap, self.giveaway])
+        self.chosen: Card | None = None
+        self.answered: Answer | None = None
+        self.cards = [Card(each, number, lambda n=number: self.choose(n)) for number, each in enumerate(shown, start=1)]
+        self.make_controls(blind)
+        grid = {"grid_template_columns": "repeat(auto-fill, minmax(13em, 1fr))", "grid_gap": "10px", "width": "100%"}
+        cards = ipywidgets.GridBox(self.cards, layout=grid | {"max_width": "86em", "padding": "6px 0"})
+        super().__init__([heading("Gallery of loss curves", ABOUT), self.controls, cards, self.stage.widget])
+        self.add_class("labkit-panel")
+        self.add_class("labkit-gallery")
+        self.hide_names()
+        self.stage.picture.say(f"{len(self.cards)} cards. Choose one to see it large.")
+        self.stage.picture.image.layout.display = "none"  # there is nothing to see yet
+        self.stage.widget.layout.flex = "0 0 auto"  # below the cards, as high as it is
+        self.start()
+
+    def make_controls(self, blind: bool) -> None:
+        self.blind = ipywidgets.Checkbox(value=blind, description="blind: hide the names", indent=False, layout=LAYOUT)
+        self.blind.tooltip = "look at each curve first, say what it is, then reveal"
+        self.blind.add_class("labkit-blind")
+        self.blind.observe(lambda _: self.hide_names(), "value")
+        self.run_button = button("Run", "play", "train the curves that are still missing", self.start, "primary")
+        self.run_button.add_class("labkit-run")
+        self.stop_button = button("Stop", "stop", "give up the run that is going on", self.stop)
+        self.stop_button.add_class("labkit-stop")
+        self.reveal_button = button("Reveal", "eye", "say what the chosen curve is", self.reveal, "info")
+        self.reveal_button.add_class("labkit-reveal")
+        self.count = ipywidgets.HTML()
+        self.count.add_class("labkit-count")
+        parts = [self.run_button, self.stop_button, self.blind, self.reveal_button, self.count]
+        layout = {"flex_flow": "row wrap", "align_items": "center", "grid_gap": "0.6em"}
+        self.controls = ipywidgets.HBox(parts, layout=layout)
+
+    # --- what a click does ---
+
+    def respond(self, name: str) -> Answer:
+        """Choose this card, train what is missing, and show it; it waits until that is done."""
+        numbers = {card.exhibit.name: card.number for card in self.cards}
+        if name not in numbers:
+            raise RecipeError(f"this gallery has no card {name!r}. {near(name, numbers)}")
+        self.mark(numbers[name])
+        self.stage.worker.stop()
+        return self.show_chosen(Ticket())
+
+    def choose(self, number: int) -> None:
+        """Show this card large, then go on with the thumbnails."""
+        self.mark(number)
+        self.start()
+
+    def start(self) -> None:
+        self.stage.perform(self.work)
+
+    def stop(self) -> None:
+        self.stage.worker.stop()
+
+    def work(self, ticket: Ticket) -> None:
+        if self.chosen and self.show_chosen(ticket) is None:
+            self.stage.picture.say("Stopped.")
+        self.hang(ticket)
+
+    def mark(self, number: int) -> None:
+        self.chosen = self.cards[number - 1]
+        for card in self.cards:
+            card.mark(card is self.chosen)
+
+    def show_chosen(self, ticket: Ticket) -> Answer | None:
+        """The chosen card at once where it is remembered, then its twin beside it; None if it was given up."""
+        card, exhibit = self.chosen, self.chosen.exhibit
+        self.stage.picture.image.layout.display = None
+        self.stage.verdict.value = ""
+        run = self.stage.train(exhibit.recipe, {}, ticket)
+        if run is None:
+            return None
+        self.draw(card)
+        self.answered = Answer(exhibit, run, memory.remembered(exhibit.twin), diagnose(run))
+        self.tell(card)
+        if self.answered.healthy is None:
+            healthy = memory.trained(exhibit.twin, lambda _: ticket.cancelled)
+            if ticket.cancelled:
+                return None
+            self.answered = dataclasses.replace(self.answered, healthy=healthy)
+            self.tell(card)
+        return self.answered
+
+    def tell(self, card: Card) -> None:
+        """The chosen card, as far as its name may be known."""
+        answer = self.answered
+        self.stage.show(answer.runs, answer.words if card.revealed else answer.curves)
+        self.stage.verdict.value = card_html(answer) if card.revealed else QUESTION
+
+    # --- names ---
+
+    def hide_names(self) -> None:
+        """Name every card, or none."""
+        for card in self.cards:
+            card.name(not self.blind.value)
+        self.reveal_button.layout.display = None if self.blind.value else "none"
+        self.tell_again()
+
+    def reveal(self) -> None:
+        """Name the chosen card, with its diagnosis."""
+        if self.chosen is None:
+            return self.stage.picture.say("Choose a card first.")
+        self.chosen.name(True)
+        self.tell_again()
+
+    def tell_again(self) -> None:
+        """The chosen card anew, unless it is still being trained and will be told then."""
+        if self.answered and self.answered.exhibit is self.chosen.exhibit:
+            self.tell(self.chosen)
+
+    def giveaway(self, runs: dict[str, Run], ax):
+        """What gives the failure away; of a nameless card, a question mark."""
+        exhibit = self.chosen.exhibit
+        if self.chosen.revealed:
+            shows = exhibit.mode.shows if exhibit.mode else "update_ratio"
+            return (plots.gradient_bars if shows == "gap" else plots.instrument(shows))(runs, ax=ax)
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "?", fontsize=48, ha="center", va="center", color="#888888", transform=ax.transAxes)
+        return ax
+
+    # --- thumbnails ---
+
+    def hang(self, ticket: Ticket) -> None:
+        """Train every card that has no thumbnail yet, one by one; give up when nobody wants them any more."""
+        for card in self.cards:
+            if card.image.value == waiting() and not ticket.cancelled:
+                self.say_count(f"training {card.exhibit.title if card.revealed else f'curve {card.number}'}")
+                memory.trained(card.exhibit.recipe, lambda _: ticket.cancelled)
+                self.draw(card)
+        self.say_count("stopped" if ticket.cancelled else "all trained")
+
+    def draw(self, card: Card) -> None:
+        run = memory.remembered(card.exhibit.recipe)
+        if run is not None:
+            card.image.value = thumbnail(run)
+
+    def say_count(self, words: str) -> None:
+        done = sum(card.image.value != waiting() for card in self.cards)
+        words = f"{done} of {len(self.cards)} curves ({html.escape(words)})"
+        self.count.value = f"<span role='status' aria-live='polite'>{words}</span>"
+
+    def close(self) -> None:
+        """Stop, and take the gallery out of the notebook."""
+        self.stage.end()
+        close(self)
+
+
+QUESTION = text_html(
+    "<b>What is this?</b> Look at the training loss, the validation loss and the gap. Is it "
+    "stuck, falling, noisy, or ended? Which of the two losses is wrong? Then press Reveal."
+)
+
+
+def card_html(answer: Answer) -> str:
+    """Diagnosis from the instruments, then what the catalogue knows: what was changed, why, first check and cure."""
+    found, mode = verdict_html(answer.diagnoses), answer.exhibit.mode
+    title = f"<h4 style='margin:0.4em 0 0'>{html.escape(answer.exhibit.title)}</h4>"
+    if mode is None:
+        return text_html(title + found)
+    lines = {
+        "Looks like": mode.symptom,
+        "Because": mode.mechanism,
+        "Check first": mode.first_check,
+        "Changed in the healthy twin": changes_in_words(mode.sick, mode.healthy),
+        "Proven cure": next(iter(mode.cures)),
+    }
+    rest = "<br>".join(f"<b>{name}:</b> {html.escape(text)}" for name, text in lines.items())
+    return text_html(f"{title}{found}<p>{rest}</p>")
+
+
+def thumbnail(run: Run) -> bytes:
+    """Training and validation loss without an axis, all thumbnails on the same scale as far as they fit."""
+    with DRAWING:
+        ax = _small_axes()
+        plots.losses({"sick": run}, ax)
+        ax.set_title("")
+        for text in list(ax.texts):  # the cross at the first NaN stays; its words have no room
+            text.remove()
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(low, USUAL[0]), max(high, USUAL[1]))
+        ax.set(xlabel="", ylabel="", xlim=(-0.03 * run.facts["planned_steps"], 1.03 * run.facts["planned_steps"]))
+        ax.tick_params(labelbottom=False, labelsize=7, length=2)
+        return _png(ax.figure)
+
+
+@functools.cache
+def waiting() -> bytes:
+    """The thumbnail of a run that is not there yet."""
+    with DRAWING:
+        ax = _small_axes()
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "not trained yet", ha="center", va="center", color="#777777", fontsize=8)
+        return _png(ax.figure)
+
+
+def _small_axes():
+    figure = Figure(figsize=THUMBNAIL, dpi=1.5 * DOTS)  # sharp on a card that is wider than drawn
+    FigureCanvasAgg(figure)
+    return figure.add_axes((0.16, 0.06, 0.82, 0.9))
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png")
+    return stream.getvalue()

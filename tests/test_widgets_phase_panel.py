@@ -1,0 +1,109 @@
+"""The phase panel, without a browser: cells that fill up, a cell that is pressed, pages, stopping, and the archive."""
+
+import re
+
+import pytest
+from helpers import tiny
+
+from labkit.knob import RecipeError
+from labkit.phase import OUTCOMES
+from labkit.phase_plots import MARKS
+from labkit.widgets import memory
+from labkit.widgets.phase_panel import PhasePanel, phase_panel
+from labkit.widgets.worker import Ticket
+
+BASE = tiny(steps=8)
+AXES = {"lr": (0.1, 1e4), "depth": (2, 3)}
+
+
+@pytest.fixture
+def panel(tmp_path):
+    memory.forget()
+    made = phase_panel(BASE, folder=tmp_path, **AXES)
+    yield made
+    made.close()
+
+
+def text(widget) -> str:
+    return re.sub("<[^>]*>", "", widget.value)
+
+
+def painted(panel: PhasePanel) -> list:
+    return [
+        place for place, made in panel.buttons.items() if made.description[0] in {mark[0] for mark in MARKS.values()}
+    ]
+
+
+def test_it_opens_empty_and_says_so(panel):
+    assert painted(panel) == [] and text(panel.status) == "0 of 4 runs."
+    assert all("not trained yet" in made.tooltip for made in panel.buttons.values())
+
+
+def test_exploring_fills_every_cell_with_letter_accuracy_and_colour(panel):
+    panel.start()
+    assert panel.worker.wait(120)
+    assert len(painted(panel)) == panel.progress.value == 4
+    cell, made = panel.found[1e4, 2], panel.buttons[1e4, 2]
+    letter, fill, ink = MARKS[cell.outcome]
+    assert cell.outcome == "diverged" and made.description == f"{letter} {cell.accuracy:.0%}"
+    assert (made.style.button_color, made.style.text_color) == (fill, ink)
+    assert made.tooltip == f"learning rate 10000, depth 2: {OUTCOMES['diverged']}"
+    assert "4 of 4 runs: " in text(panel.status) and "2 diverged" in text(panel.status)
+
+
+def test_a_cell_that_is_pressed_shows_its_run(panel):
+    panel.explore()
+    panel.buttons[0.1, 3].click()
+    assert panel.stage.worker.wait(60)
+    assert "learning rate 0.1, depth 3: " in text(panel.stage.picture.status)
+    assert bytes(panel.stage.picture.image.value).startswith(b"\x89PNG")
+    assert panel.buttons[0.1, 3].layout.border_top and panel.chosen == (0.1, 3)
+    panel.respond((0.1, 2))
+    assert not panel.buttons[0.1, 3].layout.border_top
+
+
+def test_a_cell_that_is_not_there_yet_is_trained_when_it_is_pressed(panel):
+    cell = panel.respond((0.1, 3))
+    assert cell.run.recipe["depth"] == 3 and painted(panel) == [(0.1, 3)]
+    assert "1 of 4 runs" in text(panel.status)
+    with pytest.raises(RecipeError, match="no cell"):
+        panel.respond((7, 7))
+
+
+def test_what_was_explored_is_there_when_the_panel_opens_again(panel, tmp_path):
+    panel.explore()
+    again = phase_panel(BASE, folder=tmp_path, **AXES)
+    assert len(painted(again)) == 4 and "4 of 4" in text(again.status)
+    again.close()
+
+
+def test_stopping_keeps_what_is_finished_and_exploring_goes_on_from_there(panel):
+    ticket = Ticket()
+    paint = panel.paint
+    panel.paint = lambda place: (paint(place), ticket.cancel())
+    panel.explore(ticket)
+    assert len(painted(panel)) == 1 and text(panel.status).startswith("Stopped: 1 of 4")
+    del panel.paint
+    panel.explore()
+    assert len(painted(panel)) == 4
+
+
+def test_a_third_axis_has_pages(tmp_path):
+    panel = phase_panel(BASE, folder=tmp_path, lr=(0.1,), depth=(2,), activation=("relu", "tanh"))
+    first = panel.place_of_grid.children
+    panel.page.value = "tanh"
+    assert panel.place_of_grid.children != first and len(panel.buttons) == 2
+    assert panel.respond((0.1, 2, "tanh")).recipe.activation == "tanh"
+    panel.close()
+
+
+def test_an_exploration_that_breaks_off_is_said_in_the_panel(panel, monkeypatch):
+    monkeypatch.setattr(panel.found, "explore", lambda **_: (_ for _ in ()).throw(OSError("disk")))
+    panel.start()
+    panel.worker.wait(60)
+    assert "broke off. OSError: disk" in text(panel.status) and panel.progress.bar_style == "danger"
+
+
+def test_cells_can_be_found_and_heard(panel):
+    assert all("labkit-cell" in made._dom_classes and made.tooltip for made in panel.buttons.values())
+    assert "labkit-phase" in panel._dom_classes and "role='status'" in panel.status.value
