@@ -16,14 +16,13 @@ from short_ward import tells, ward_of
 import labkit
 from labkit import treatment, ward_cases
 from labkit.__main__ import main
-from labkit.clinic import NETS
 from labkit.examination import INSTRUMENTS, Chart, believed
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.poster import HEADLINES
 from labkit.recipe import Recipe
 from labkit.ward import _FILES, AGAIN, BETTER, CURED, MOST, RIGHT, TRIES, Stopped, Ward, truth, ward
-from labkit.ward_cases import Case, draw, holds, listed, played, suits
+from labkit.ward_cases import NETS, Case, draw, holds, listed, played, suits
 
 CASES = listed()
 MODULE = sys.modules["labkit.ward"]  # `labkit.ward` itself is the function
