@@ -176,8 +176,9 @@ def test_jupyterlab_had_nothing_to_complain_of(lab):
 
 # --- Notebook 7 -----------------------------------------------------------------------------------
 
-# What Notebook 7.6 complains of in every notebook: it asks for a command and a setting of JupyterLab's file browser.
-OF_NOTEBOOK_ITSELF = ("reading 'schema'", "filebrowser:open-path")
+# What Notebook 7.6 complains of in every notebook: it asks for a command and a setting of JupyterLab's file browser, and
+# for its font before it has shown its token.
+OF_NOTEBOOK_ITSELF = ("reading 'schema'", "filebrowser:open-path", ".woff2")
 
 
 def test_notebook_7(chromium, jupyter):

@@ -173,6 +173,10 @@ def test_presets_treatments_and_data_sets_move_the_controls(monkeypatch):
     assert panel.situation.recipe == next(iter(mode.false_cures.values())).but(data="mnist")
     assert panel.presets.value == "cure"
     panel.presets.value = "sick"
+    panel.turn(panel.situation.but(lr=0.5))
+    assert panel.presets.value is None  # so that the same preset can be pressed again
+    panel.presets.value = "sick"
+    assert panel.situation.recipe == mode.recipes()["sick"]
     panel.dataset.value = "cifar10"
     assert panel.situation.recipe == mode.recipes(dataset="cifar10")["sick"]
     panel.close()

@@ -105,7 +105,8 @@ class KnobPanel(ipywidgets.VBox):
             for name, control in self.knobs.items():
                 control.value = recipe.summary()[name]
             if situation.mode:
-                self.presets.value = role_of(situation.preset)
+                # A button that is down cannot be pressed: with a knob turned none is, and each leads back to its preset.
+                self.presets.value = None if situation.changes else role_of(situation.preset)
                 self.dataset.value = situation.dataset
                 if situation.preset in dict(self.treatment.options).values():
                     self.treatment.value = situation.preset
@@ -152,14 +153,14 @@ class KnobPanel(ipywidgets.VBox):
             options=[("Healthy", "healthy"), ("Sick", "sick"), ("Cure", "cure")], style={"button_width": "6.2em"}
         )
         self.presets.add_class("labkit-presets")
-        self.presets.observe(lambda _: self.preset_chosen(), "value")
+        self.presets.observe(lambda _: self.preset_chosen(self.presets.value), "value")
         treatments = [(words, key) for key, (words, _) in self.situation.presets.items() if role_of(key) == "cure"]
         self.treatment = ipywidgets.Dropdown(options=treatments, description="treatment", style=WIDE, layout=LAYOUT)
-        self.treatment.observe(lambda _: self.preset_chosen("cure"), "value")
+        self.treatment.observe(lambda _: self.preset_chosen(self.treatment.value), "value")
         there = [name for name in DATASETS if mode.on(name)]
         self.dataset = ipywidgets.Dropdown(options=there, description="data set", style=WIDE, layout=LAYOUT)
         self.dataset.add_class("labkit-dataset")
-        self.dataset.observe(lambda _: self.preset_chosen(), "value")
+        self.dataset.observe(lambda _: self.preset_chosen(self.situation.preset), "value")
 
     def left(self) -> list:
         """From the top: presets, the mode's own knobs, Run and Stop, all the other knobs, and the code."""
@@ -177,10 +178,9 @@ class KnobPanel(ipywidgets.VBox):
         if not self.moving:
             self.attempt(lambda: self.situation.but(**{name: self.knobs[name].value}))
 
-    def preset_chosen(self, preset: str | None = None) -> None:
-        if self.moving:
+    def preset_chosen(self, preset: str | None) -> None:
+        if self.moving or preset is None:
             return
-        preset = preset or self.presets.value
         if preset == "cure":
             preset = self.treatment.value
         chosen = {"preset": preset, "dataset": self.dataset.value, "changes": {}}
