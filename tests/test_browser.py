@@ -176,8 +176,8 @@ def test_jupyterlab_had_nothing_to_complain_of(lab):
 
 # --- Notebook 7 -----------------------------------------------------------------------------------
 
-# What Notebook 7.6 complains of in every notebook: it asks for a command and a setting of JupyterLab's file browser, and
-# for its font before it has shown its token.
+# What Notebook 7.6 complains of in every notebook: it asks for a command and a setting of JupyterLab's file browser,
+# and for its font before it has shown its token.
 OF_NOTEBOOK_ITSELF = ("reading 'schema'", "filebrowser:open-path", ".woff2")
 
 

@@ -105,7 +105,7 @@ class KnobPanel(ipywidgets.VBox):
             for name, control in self.knobs.items():
                 control.value = recipe.summary()[name]
             if situation.mode:
-                # A button that is down cannot be pressed: with a knob turned none is, and each leads back to its preset.
+                # A button that is down cannot be pressed: once a knob is turned none is, and each leads back.
                 self.presets.value = None if situation.changes else role_of(situation.preset)
                 self.dataset.value = situation.dataset
                 if situation.preset in dict(self.treatment.options).values():
