@@ -5,6 +5,8 @@ import re
 import browser
 import pytest
 
+from labkit.failures import FAILURES
+from labkit.ward import CURED, MOST, RIGHT, truth
 from labkit.widgets.page import SECTIONS
 
 NOTEBOOK = "knobs.ipynb"
@@ -25,6 +27,7 @@ def remember(recipe, run):
 memory.remember = remember
 finished
 """
+WARD, CLASS = "ward.ipynb", {"seed": 3, "patients": 1}
 LONG = "learning_rate_too_high/healthy: steps=100000"
 
 pytestmark = [
@@ -43,10 +46,11 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def jupyter(tmp_path_factory):
-    """One server for JupyterLab and Notebook 7, with one notebook."""
+    """One server for JupyterLab and Notebook 7."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "notebooks").mkdir()
     browser.write_notebook(folder / "notebooks" / NOTEBOOK, PANEL, COUNTER)
+    browser.write_notebook(folder / "notebooks" / WARD, f"import labkit\n\nlabkit.ward_panel(**{CLASS})")
     with browser.labkit_server("lab", folder, str(folder / "notebooks")) as server:
         yield server
 
@@ -172,6 +176,30 @@ def choose_theme(page, theme: str) -> None:
 
 def test_jupyterlab_had_nothing_to_complain_of(lab):
     assert lab.page.complaints.heard == []
+
+
+def test_the_ward_to_its_final_grade(chromium, jupyter):
+    (patient,) = truth(**CLASS)
+    name, value = re.search(r"prescribe\((\w+)=([^,)]+)", patient["prescribe"]).groups()
+    with browser.open_page(chromium, browser.in_lab(jupyter, WARD)) as page:
+        browser.run_all(page, jupyter, WARD)
+        ward = browser.Panel(page, jupyter)
+        ward.wait("patient 1, free.")
+        page.locator(".labkit-order-validation").click()
+        ward.wait("of patient 1, 1 point.")
+        assert ward.picture()["bytes"] > 1000
+        page.locator(".labkit-ward-failure input").fill(patient["failure"])
+        page.locator(".labkit-ward-name").click()
+        ward.wait("Right:")
+        page.locator(".labkit-ward-setting-1 select").select_option(name)
+        page.locator(".labkit-ward-value-1 input").fill(value)
+        page.locator(".labkit-ward-treat").click()
+        ward.wait("Cured:", f"{RIGHT + CURED - 1} of {MOST} points")
+        page.locator(".labkit-ward-reveal").click()
+        ward.wait(f"Patient 1 has: {FAILURES[patient['failure']].title}.")
+        assert f"{RIGHT + CURED - 1} of {MOST} points" in page.locator(".labkit-score").inner_text()
+        assert page.locator(".labkit-ward-sheet a[download]").count() == 2
+        assert page.complaints.heard == []
 
 
 # --- Notebook 7 -----------------------------------------------------------------------------------
