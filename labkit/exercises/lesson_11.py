@@ -57,7 +57,7 @@ def judge_head_entropy(mine: Student) -> str:
 
 
 def judge_deal(mine: Student) -> str:
-    hands = [whole_numbers(mine(12, rank=rank, ranks=3, epoch=0, seed=7)) for rank in range(3)]
+    hands = [whole_numbers(mine(12, rank, 3, 0, 7)) for rank in range(3)]
     lengths = [len(hand) for hand in hands]
     expect(lengths == [4, 4, 4], f"12 samples for 3 processes: expected 4 each, got {lengths}.")
     both = sorted(set(hands[0]) & set(hands[1]))
@@ -67,7 +67,7 @@ def judge_deal(mine: Student) -> str:
     expect(together == list(range(12)), f"Together they should have 0 to 11 once each, and have {together}.")
     expect(hands[0] + hands[1] + hands[2] != together, "Nothing is shuffled: the samples come in their own order.")
     judge_epochs(mine)
-    uneven = [whole_numbers(mine(11, rank=rank, ranks=3, epoch=0, seed=7)) for rank in range(3)]
+    uneven = [whole_numbers(mine(11, rank, 3, 0, 7)) for rank in range(3)]
     lengths = [len(hand) for hand in uneven]
     advice = "With more steps than the others a process waits for them for ever: leave the rest out."
     expect(lengths == [3, 3, 3], f"11 samples for 3 processes: expected 3 each, got {lengths}. {advice}")
@@ -76,7 +76,7 @@ def judge_deal(mine: Student) -> str:
 
 def judge_epochs(mine: Student) -> None:
     def dealt(epoch: int, seed: int = 7) -> list[int]:
-        return whole_numbers(mine(60, rank=1, ranks=2, epoch=epoch, seed=seed))
+        return whole_numbers(mine(60, 1, 2, epoch, seed))
 
     first = dealt(0)
     torch.manual_seed(123)
