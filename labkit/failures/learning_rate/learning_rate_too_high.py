@@ -38,7 +38,7 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"step {step} changed a layer by {ratio[step]:.2g} times its own size; "
         f"the loss went from {losses[0]:.3g} to {peak:.3g}" + ("" if np.isfinite(after).all() else " and then to NaN"),
-        usual="updates of 0.001 to 0.2 of a layer, and a loss that does not rise, or comes back at once",
+        usual="updates of 0.001 to 0.2 of a layer, and a loss that does not rise",
         onset=step,
         place=run.layers[int(np.argmax(run["update_ratio"][step]))],
     )
