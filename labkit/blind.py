@@ -50,8 +50,8 @@ PARTS = {
         1000,
         {"mnist": ("own", "deeper", "another activation"), "cifar10": ("own",)},
         True,
-        "held before, with false alarms on 6 of 198 healthy runs. They were looked at and mended, so that it belongs "
-        "to setting now",
+        "held before: named first in 77 of 77 on own nets and 31 of 32 on others, false alarms on 6 of 198 healthy "
+        "runs. These were looked at and mended, so that it belongs to setting now",
     ),
     "judging": Part(
         2000,
