@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     clinic.add_argument(
         "--part",
         default="judging",
-        help="judging (default), or setting: the runs to look at while signatures are changed",
+        help="judging (default), or, to look at while signatures are changed, setting or judged (judging of before)",
     )
     clinic.add_argument(
         "--runs", metavar="FOLDER", help="keep the trained runs here, and train none that is here already"

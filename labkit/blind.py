@@ -46,22 +46,33 @@ PARTS = {
         False,
         "to look at and to learn from: a signature may be mended by what is missed here",
     ),
-    "judging": Part(
+    "judged": Part(
         1000,
         {"mnist": ("own", "deeper", "another activation"), "cifar10": ("own",)},
+        True,
+        "held before: named first in 77 of 77 on own nets and 31 of 32 on others, false alarms on 6 of 198 healthy "
+        "runs. These were looked at and mended, so that it belongs to setting now",
+    ),
+    "judging": Part(
+        2000,
+        {"mnist": ("own", "two layers deeper", "a third activation"), "cifar10": ("own",)},
         True,
         "to be held at the end and published as it is: no threshold is ever set by what is missed here",
     ),
 }
 
 
-def one_layer_more(recipe: Recipe) -> dict | None:
-    return None if recipe.model is models.rnn else {"depth": recipe.depth + 1}  # a recurrent net has one layer here
+def deeper_by(layers: int) -> Callable[[Recipe], dict | None]:
+    # A recurrent net has one layer here.
+    return lambda recipe: None if recipe.model is models.rnn else {"depth": recipe.depth + layers}
 
 
-def another_activation(recipe: Recipe) -> dict | None:
-    other = {"relu": "gelu", "tanh": "silu", "gelu": "relu"}.get(recipe.activation)
-    return {"activation": other} if other and recipe.model is not models.rnn else None
+def activation_from(others: dict[str, str]) -> Callable[[Recipe], dict | None]:
+    def changes(recipe: Recipe) -> dict | None:
+        other = others.get(recipe.activation)
+        return {"activation": other} if other and recipe.model is not models.rnn else None
+
+    return changes
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,10 @@ NETS = {
     "own": Net(lambda recipe: {}),
     "wider": Net(lambda recipe: {"width": 2 * recipe.width}, ("width",)),
     "narrower": Net(lambda recipe: {"width": max(1, 5 * recipe.width // 8)}, ("width",)),
-    "deeper": Net(one_layer_more, ("depth",)),
-    "another activation": Net(another_activation, ("activation",)),
+    "deeper": Net(deeper_by(1), ("depth",)),
+    "another activation": Net(activation_from({"relu": "gelu", "tanh": "silu", "gelu": "relu"}), ("activation",)),
+    "two layers deeper": Net(deeper_by(2), ("depth",)),
+    "a third activation": Net(activation_from({"relu": "silu", "tanh": "gelu", "gelu": "silu"}), ("activation",)),
 }
 
 

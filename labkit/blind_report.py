@@ -165,7 +165,7 @@ def _matrix(ax, counts: np.ndarray, rows: list[str], columns: list[str]) -> None
         colour = "#56B4E9" if column == 0 else "#E69F00"
         ax.add_patch(matplotlib.patches.Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, linewidth=0))
         ax.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize="small")
-    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), aspect="equal")
     ax.set_xticks(range(len(columns)), columns, rotation=40, ha="right", rotation_mode="anchor", fontsize="small")
     ax.set_yticks(range(len(rows)), rows, fontsize="small")
     ax.set_xticks(np.arange(-0.5, len(columns)), minor=True)
@@ -197,9 +197,11 @@ def in_markdown(found: Evaluation, command: str, picture: str = "") -> str:
 
 def _conditions(found: Evaluation, command: str) -> str:
     seeds = sorted({each.seed for each in found.patients})
+    played = len({each.name for each in found.patients})
+    modes = "every mode" if played == len(FAILURES) else f"{played} of {len(FAILURES)} modes"
     zoo_runs = f", and {len(found.healthy)} healthy runs drawn with seed {PARTS[found.part].first_seed}"
     lines = [
-        f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}, one thread per run: every mode, sick and "
+        f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}, one thread per run: {modes}, sick and "
         f"healthy, with seed {', '.join(map(str, seeds))}{zoo_runs if found.healthy else ''}. "
         "The diagnosis sees the instruments alone, never the recipe."
         + (f" **Not complete: {found.skipped} cases of this part were not trained yet.**" if found.skipped else ""),

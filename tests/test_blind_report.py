@@ -8,6 +8,7 @@ from test_blind import FOUND, healthy, patient
 
 from labkit import blind, blind_report
 from labkit.__main__ import main
+from labkit.failures import FAILURES
 
 
 def rows(found) -> dict:
@@ -61,6 +62,7 @@ def test_the_page_says_its_conditions_its_split_and_every_miss():
     for words in ("`labkit clinic --healthy 3`", "torch", "seed 1000", "--part setting", "**This page.**", "MISSED"):
         assert words in flat, words
     assert "![Confusion matrix](CLINIC.png)" in page and "| clipped | 3 | 2 |" in page
+    assert f"{len({each.name for each in FOUND.patients})} of {len(FAILURES)} modes, sick and healthy" in flat
     assert "`frozen_layers`" in page  # among the modes that have a place
     assert "**plateau**, then right" in page and "twin did not learn" in page
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith("|"))

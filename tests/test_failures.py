@@ -46,9 +46,12 @@ def test_a_foreign_run_without_any_validation_can_be_diagnosed():
 HIGH = constants("learning_rate_too_high")
 
 
-def jump(ratio: float = 2.0, peak: float = 100.0, step: int = 3) -> Run:
-    """One update of this size at this step, and this loss, as a multiple of the first, two steps later."""
-    ratios, losses = np.full((40, 3), 0.01), np.linspace(2.0, 0.2, 40)
+def jump(ratio: float = 2.0, peak: float = 100.0, step: int = 3, end: float = 0.6, first: float = 2.0) -> Run:
+    """One update of this size at this step, and this loss, as a multiple of the first, two steps later.
+
+    The last quarter of the losses is at this multiple of the first.
+    """
+    ratios, losses = np.full((40, 3), 0.01), first * np.r_[np.linspace(1.0, end, 30), np.full(10, end)]
     ratios[step, 1] = ratio
     losses[step + 2] = peak * losses[0]
     return hand_made(update_ratio=ratios, loss=losses)
@@ -66,9 +69,14 @@ def jump(ratio: float = 2.0, peak: float = 100.0, step: int = 3) -> Run:
         (jump(step=0), True),
         (jump(peak=math.nan), True),
         (jump(peak=math.inf), True),
+        (jump(end=HIGH.BACK * JUST_ABOVE), True),
+        (jump(end=HIGH.BACK * JUST_BELOW), False),
+        (jump(first=30.0, end=HIGH.BACK * math.log(10) / 30 * JUST_ABOVE), True),  # it began above chance level
+        (jump(first=30.0, end=HIGH.BACK * math.log(10) / 30 * JUST_BELOW), False),
+        (jump(peak=math.nan, end=0.1), True),  # nobody comes back from a NaN
     ],
 )
-def test_learning_rate_too_high_needs_a_violent_step_and_a_rising_loss(run, seen):
+def test_learning_rate_too_high_needs_a_violent_step_and_a_loss_that_rises_and_stays(run, seen):
     assert names(run) == (["learning_rate_too_high"] if seen else [])
 
 
@@ -106,7 +114,14 @@ def test_a_nan_that_the_loss_made_of_finite_outputs_is_the_rates_work_only_after
 
 @pytest.mark.parametrize(
     ("run", "seen"),
-    [(jump(ratio=0.2), False), (jump(ratio=1.4), True), (jump(peak=1.5), False), (jump(peak=50.0), True)],
+    [
+        (jump(ratio=0.2), False),
+        (jump(ratio=1.4), True),
+        (jump(peak=1.5), False),
+        (jump(peak=50.0), True),
+        (jump(ratio=1.53, peak=5.39, step=1, end=0.129, first=0.142), False),  # squared error, LR 1: it learns
+        (jump(ratio=2.06, peak=41.1, step=0, end=1.12, first=2.32), True),  # LR 10, clipped: it does not
+    ],
 )
 def test_learning_rate_too_high_on_the_numbers_measured_in_real_runs(run, seen):
     assert bool(names(run)) == seen

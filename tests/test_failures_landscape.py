@@ -252,11 +252,14 @@ def test_too_much_dropout_makes_training_harder_than_the_probe(run, found):
 SURE = constants("overconfidence")
 
 
-def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4, skill=0.9) -> Run:
-    """A validation loss that ends at this multiple of its lowest, and a confidence above the accuracy."""
-    losses = 0.35 * np.array([6, 2, 1, (1 + rise) / 2, rise])
+def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4, skill=0.9, probe=0.001) -> Run:
+    """A validation loss that ends at this multiple of its lowest, and a confidence above the accuracy.
+
+    The loss on the training probe ends here, and the validation loss so far above it.
+    """
+    losses = (gap + probe) / rise * np.array([6, 2, 1, (1 + rise) / 2, rise])
     right = np.array([0.1, 0.3, skill, skill, skill - lost])
-    run = hand_made(val_loss=losses, val_accuracy=right, probe_loss=losses - gap)
+    run = hand_made(val_loss=losses, val_accuracy=right, probe_loss=np.array([2.3, 0.5, 0.1, 0.01, probe]))
     run.traces["val_confidence"] = right + sure
     return run
 
@@ -274,9 +277,23 @@ def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4, skill=0.9) -> Run:
         (surer(lost=SURE.KEPT * ABOVE), False),
         (surer(gap=SURE.GAP * BELOW), True),
         (surer(gap=SURE.GAP * ABOVE), False),
+        (surer(probe=SURE.BY_HEART * BELOW), True),
+        (surer(probe=SURE.BY_HEART * ABOVE), False),
     ],
 )
-def test_overconfidence_is_surer_than_right_with_the_accuracy_kept(run, found):
+def test_overconfidence_is_surer_than_right_with_the_accuracy_kept_and_every_training_image_right(run, found):
+    assert seen("overconfidence", run) == found
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        (surer(rise=1.21, sure=0.052, lost=0.0015, gap=0.396, skill=0.909, probe=0.0009), True),  # its own sick run
+        (surer(rise=1.53, sure=0.052, lost=0.019, gap=0.331, skill=0.914, probe=0.041), False),  # Adam at 0.01
+        (surer(rise=1.35, sure=0.050, lost=0.015, gap=0.311, skill=0.911, probe=0.055), False),  # clipped, LR 0.1
+    ],
+)
+def test_overconfidence_on_the_numbers_measured_in_real_runs(run, found):
     assert seen("overconfidence", run) == found
 
 

@@ -1,4 +1,4 @@
-"""Two residual blocks are off for every image: the skip connections carry the net past them, and it learns."""
+"""Three of six residual blocks are off for every image: the skip connections carry the net past them, and it learns."""
 
 import numpy as np
 import torch

@@ -3,15 +3,21 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import broken_loss
+from labkit.readings import broken_loss, chance_loss, late_loss
 from labkit.recipe import Recipe
 from labkit.run import Run
 
-# One update as large as half of the weights it changes. Healthy runs here stay below 0.2 (Adam's first
-# step on a small layer); LR 10 gives 1.4 to 3.6 in the first step, LR 1 some 2 within five.
+# One update as large as half of the weights it changes. Healthy runs here stay below 0.2 (Adam's first step on a small
+# layer; 0.49 at a rate of 0.01, with a loss that hardly rises); LR 10 gives 1.4 to 3.6 in the first step, LR 1 some 2
+# within five.
 VIOLENT = 0.5
 WINDOW = 10  # it shows at once: afterwards the ratio looks small again, because the weights have blown up
-RISE = 3.0  # the loss over its first value; healthy runs never rise by half, LR 10 by 50 (clipped) to 1e30
+RISE = 3.0  # the loss over its first value; healthy: at most 1.7, but see BACK; LR 10: 50 (clipped) to 1e30
+# The loss of the last quarter over where it began, or over chance level if it began above that. A high rate may throw
+# the net over one wall into a wider valley where it learns: with squared error and LR 1 the second loss was 4 to 5
+# times the first, the fourth below it, and 0.11 to 0.13 were left at the end. Sick runs keep 1.1 or more, or NaN;
+# other faults that bring on the same jump (too large a head, raw inputs) 0.6 or more.
+BACK = 0.3
 
 healthy = Recipe(depth=3)
 sick = healthy.but(lr=10.0)
@@ -27,6 +33,8 @@ def signature(run: Run) -> Evidence | None:
     peak = np.max(after, initial=losses[0], where=np.isfinite(after))
     # A loss that never rose, and then is NaN for finite outputs, is itself at fault.
     if peak < RISE * losses[0] and (np.isfinite(after).all() or broken_loss(run)):
+        return None
+    if np.isfinite(after).all() and late_loss(run) < BACK * np.fmin(losses[0], chance_loss(run)):
         return None
     step = int(violent[0])
     return Evidence(
