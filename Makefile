@@ -4,6 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadfile
 TESTS ?= tests notebooks solutions
+SEEDS ?= 5
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout 120
 # The extras that the tests are installed with. Tests that need another one are skipped, and say which; .ci/run has all.
 TEST_EXTRAS ?= dev,instructor
@@ -35,7 +36,7 @@ doctor: $(BASE) ## check that the lab can run on this machine
 	$(RUN) labkit doctor
 
 contract: $(BASE) ## play every failure mode with five seeds and renew the table of what came of it
-	$(RUN) labkit clinic --contract --seeds 5 --jobs 2 --out labkit/failures/CONTRACT.md
+	$(RUN) labkit clinic --contract --seeds $(SEEDS) --jobs 2 --out labkit/failures/CONTRACT.md
 
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench

@@ -14,7 +14,7 @@ STATES = [
     "learning_rate_too_high/healthy@cifar10: lr=0.02",
     "learning_rate_too_high/cure: clip=None",
     "zero_grad_missing/sick: lr=0.05",
-    "recipe: lr=3.0, optimizer=adam, residual=True",
+    "recipe: optimizer=adam, residual=True, lr=3.0",
     "recipe@cifar10: width=32",
     "recipe",
 ]

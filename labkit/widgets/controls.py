@@ -53,7 +53,7 @@ class Control:
     @property
     def value(self):
         now = self.widget.value
-        if now == self.shown or (isinstance(now, float) and math.isclose(now, self.shown, rel_tol=1e-6)):
+        if now == self.shown or _as_shown(now, self.shown):
             return self.exact
         if now == OFF:
             return None
@@ -79,6 +79,12 @@ class Control:
         if hasattr(widget, "min") and value is not None:
             widget.min, widget.max = min(widget.min, value), max(widget.max, value)
         return value
+
+
+def _as_shown(now, shown) -> bool:
+    """Is this what was shown, as the browser sends it back?"""
+    numbers = isinstance(now, float) and isinstance(shown, float)
+    return numbers and math.isclose(now, shown, rel_tol=1e-6)
 
 
 def _option(value) -> tuple:

@@ -41,9 +41,8 @@ class Situation:
         head, _, dataset = head.strip().partition("@")
         name, _, preset = head.partition("/")
         mode = None if name == PLAIN else FAILURES[name]
-        made = cls(
-            mode, preset or ("sick" if mode else PLAIN), dataset or "mnist", plain=Recipe(data=dataset or "mnist")
-        )
+        dataset = dataset or "mnist"
+        made = cls(mode, preset or "sick", dataset) if mode else cls(None, PLAIN, dataset, plain=Recipe(data=dataset))
         turned = {}
         for text in filter(None, (each.strip() for each in changes.split(","))):
             turned |= Recipe.parse(text)
