@@ -90,6 +90,8 @@ class KnobPanel(ipywidgets.VBox):
             return None
         answer = Answer(run, healthy, diagnose(run))
         self.stage.show({"healthy": healthy, YOURS: run}, answer.words, answer.diagnoses)
+        if not ticket.cancelled:  # drawn now, while nobody waits, the background is there when the next knob is turned
+            self.stage.picture.begin({"healthy": healthy}, recipe.steps)
         return answer
 
     @property

@@ -107,6 +107,7 @@ class LiveSheet(Sheet):
                 style = {"color": plots.OTHERS[1], "linewidth": 1.6, "marker": ".", "markersize": 3}
                 (line,) = ax.plot([], [], animated=True, **style)
                 self.lines.append((line, points))
+                _make_room(ax)
                 if pane not in BY_LAYER:
                     ax.set_xlim(-0.03 * steps, 1.03 * steps)
         self._keep_background()
@@ -182,6 +183,13 @@ def _live_points(pane: Pane) -> Callable[[Run], tuple] | None:
         steps = "val_step" if name.startswith(plots.BY_EVALUATION) else "step"
         return lambda run: (run[steps], plots.largest_column(run[name]))
     return LIVE.get(pane)
+
+
+def _make_room(ax) -> None:
+    """A run that goes its own way need not leave the axis at once."""
+    if ax.get_yscale() == "log":
+        low, high = ax.get_ylim()
+        ax.set_ylim(low / 3, high * 3)
 
 
 def _widen(line) -> bool:
