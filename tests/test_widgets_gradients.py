@@ -18,6 +18,7 @@ def panel():
     memory.forget()
     made = GradientPanel(SHORT)
     assert made.stage.worker.wait(120)
+    assert "Diagnosis: no failure shows." in made.stage.picture.status.value  # opened, it trains the four
     yield made
     made.close()
     memory.forget()

@@ -241,6 +241,8 @@ def all_ratios(runs: dict[str, Run], ax):
 
 def bars_with_band(runs: Chosen, ax):
     """The chosen run's layers in its first steps beside the healthy one's, and where they would usually be."""
+    if not runs:  # the first of them is still training
+        return ax
     first = {label: _early(run) for label, run in runs.pair.items()}
     plots.gradient_bars(first, ax)
     if runs.name != "healthy":  # in the colour that it has in the upper row
@@ -258,6 +260,8 @@ def bars_with_band(runs: Chosen, ax):
 
 def layers_over_time(runs: Chosen, ax):
     """Every layer of the chosen run."""
+    if not runs:
+        return ax
     plots.gradient_norms(runs[runs.name], ax)
     ax.legend(edgecolor="none", framealpha=0.8, fontsize=8)
     ax.set_title(f"Every layer over time: {runs.name}", fontsize="medium", loc="left")

@@ -67,7 +67,7 @@ class Sheet:
         for spare in grid[len(panes) :]:
             spare.set_axis_off()
         width, height = self.figure.get_size_inches()  # margins in inches, laid out once: a frame has no time for it
-        self.figure.subplots_adjust(0.75 / width, 0.52 / height, 1 - 0.12 / width, 1 - 0.3 / height, 0.24, 0.62)
+        self.figure.subplots_adjust(0.75 / width, 0.52 / height, 1 - 0.12 / width, 1 - 0.3 / height, 0.3, 0.62)
 
     def compose(self, thing) -> None:
         """Draw these runs on every axis; where one lacks what a pane shows, say so there."""
