@@ -17,7 +17,9 @@ from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
 from labkit.recipe import Recipe
 from labkit.report import changes_in_words
+from labkit.run import Run
 from labkit.study import is_cured
+from labkit.train import train
 
 KINDS = ("build", "cure", "explain")
 RIGHT, NOT_YET, NOT_ATTEMPTED = "right", "not yet", "not attempted"
@@ -249,6 +251,13 @@ def explain(id: str, title: str, *, right: dict | str, wrong: dict, because: str
         return wrong[question].get(answer) or f"{short(answer)} is not a choice. {near(answer, choices[question])}"
 
     return Exercise(id=id, title=title, kind="explain", judge=judge, **fields)
+
+
+def recorded(sealed: dict[str, str], own: dict[str, dict] | None = None, **changes) -> dict[str, Run]:
+    """Patients for an `explain`: sick runs of these modes, under letters, with these changes and some of their own."""
+    own = own or {}
+    recipes = {letter: FAILURES[name].sick.but(**changes | own.get(letter, {})) for letter, name in sealed.items()}
+    return {letter: train(recipe, progress=False) for letter, recipe in recipes.items()}
 
 
 # --- words ---

@@ -3,10 +3,8 @@
 import torch
 from torch import nn
 
-from labkit.exercise import Student, build, cure, expect, expect_close, explain
-from labkit.failures import FAILURES
+from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
 from labkit.run import Run
-from labkit.train import train
 
 # --- the sealed patients of 05.4: four losses that do not move ---
 
@@ -22,11 +20,7 @@ HARDER = {"A": {"clip": 1e-5}, "D": {"depth": 8, "init": "default"}}
 
 def patients() -> dict[str, Run]:
     """Four recorded runs, with letters for names. What was done to them is for the reader to find out."""
-    recipes = {
-        letter: FAILURES[name].sick.but(steps=100, evaluate_every=20, **HARDER.get(letter, {}))
-        for letter, name in SEALED.items()
-    }
-    return {letter: train(recipe, progress=False) for letter, recipe in recipes.items()}
+    return recorded(SEALED, HARDER, steps=100, evaluate_every=20)
 
 
 # --- 05.1 ---

@@ -6,11 +6,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.exercise import Student, build, cure, expect, expect_close, explain
-from labkit.failures import FAILURES
+from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
 from labkit.run import Run
 from labkit.tools.landscape import line_between, slice_1d
-from labkit.train import train
 
 # --- the sealed patients of 10.4 ---
 
@@ -19,8 +17,7 @@ SEALED = {"A": "vanishing_gradients", "B": "saddle_point", "C": "learning_rate_t
 
 def patients() -> dict[str, Run]:
     """Four runs that were cut while their loss lay flat. What was done to them is for the reader to find out."""
-    recipes = {letter: FAILURES[name].sick.but(steps=60, evaluate_every=0) for letter, name in SEALED.items()}
-    return {letter: train(recipe, progress=False) for letter, recipe in recipes.items()}
+    return recorded(SEALED, steps=60, evaluate_every=0)
 
 
 # --- 10.1 ---

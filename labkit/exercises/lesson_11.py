@@ -4,10 +4,8 @@ import math
 
 import torch
 
-from labkit.exercise import Student, build, cure, expect, expect_close, explain
-from labkit.failures import FAILURES
+from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
 from labkit.run import Run
-from labkit.train import train
 
 # --- the sealed patients of 11.4 ---
 
@@ -27,8 +25,7 @@ SHORT = {
 
 def patients() -> dict[str, Run]:
     """Four recorded runs, with letters for names. What was done to them is for the reader to find out."""
-    recipes = {letter: FAILURES[name].sick.but(seed=5, **SHORT[letter]) for letter, name in SEALED.items()}
-    return {letter: train(recipe, progress=False) for letter, recipe in recipes.items()}
+    return recorded(SEALED, SHORT, seed=5)
 
 
 # --- 11.1 ---
