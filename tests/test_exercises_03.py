@@ -142,7 +142,7 @@ def test_the_cure_may_not_change_the_net():
 
 
 def test_every_patient_has_what_its_letter_says(monkeypatch):
-    monkeypatch.setattr(lesson_03, "train", lambda recipe, progress: recipe)
+    monkeypatch.setattr("labkit.exercise.train", lambda recipe, progress: recipe)
     for letter, recipe in lesson_03.patients().items():
         changes = recipe.changes_from(labkit.FAILURES[lesson_03.SEALED[letter]].sick)
         assert set(changes) <= {"steps", "depth"}
