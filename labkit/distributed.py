@@ -72,7 +72,8 @@ def train_together(recipe, **options) -> Run:
     """
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     if hasattr(context, "set_forkserver_preload"):
-        context.set_forkserver_preload([__name__, "labkit.train"])  # one import of torch for all the processes
+        # One import of torch for all the processes; torch's optimizers import torch._dynamo when the first is made.
+        context.set_forkserver_preload([__name__, "labkit.train", "torch._dynamo"])
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     workers, pipes = [], []
     try:

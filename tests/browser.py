@@ -59,11 +59,17 @@ class Server:
     url: str = ""
     token: str = ""
 
-    def get(self, path: str):
+    def ask(self, path: str, method: str = "GET"):
         """What the server's own interface says."""
-        request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"token {self.token}"})
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(f"{self.url}{path}", headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return json.load(answer)
+            return json.loads(answer.read() or "null")
+
+    def end_kernels(self) -> None:
+        """A page that is closed leaves its kernel behind, with all that it holds."""
+        for session in self.ask("/api/sessions"):
+            self.ask(f"/api/sessions/{session['id']}", "DELETE")
 
     def printed(self) -> str:
         return self.log.read_text(errors="replace")
@@ -212,6 +218,10 @@ def open_page(browser, url: str, *, width: int = 1280, height: int = 1400, **opt
 # --- notebooks ------------------------------------------------------------------------------------
 
 
+TRACEBACK = ".jp-OutputArea-output[data-mime-type*='error']"
+STDERR = ".jp-OutputArea-output[data-mime-type*='stderr']"
+
+
 def write_notebook(path: Path, *cells: str) -> Path:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -228,16 +238,23 @@ def in_notebook_7(server: Server, name: str) -> str:
     return f"{server.url}/notebooks/{name}?token={server.token}"
 
 
-def run_all(page, server: Server, name: str) -> None:
-    """Run > Run All Cells, once the kernel is really there, and again if the click was lost; until all have run."""
+def run_all(page, server: Server, name: str, *, patience: float = PATIENCE) -> None:
+    """Run > Run All Cells, once the kernel is really there, and again if the click was lost; until all have run,
+    or one of them has failed."""
 
     def state() -> str:
-        sessions = [each for each in server.get("/api/sessions") if each["path"].endswith(name)]
+        sessions = [each for each in server.ask("/api/sessions") if each["path"].endswith(name)]
         return sessions[0]["kernel"]["execution_state"] if sessions else "no kernel"
 
+    def prompts() -> list[str]:
+        return [text.strip() for text in page.locator(".jp-CodeCell .jp-InputPrompt").all_text_contents()]
+
     def started() -> bool:
-        prompts = page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
-        return any(text.strip() not in ("", "[ ]:") for text in prompts)
+        return any(prompt not in ("", "[ ]:") for prompt in prompts())
+
+    def ended() -> bool:
+        # The kernel is idle between two cells as well, so that its state alone does not say it.
+        return all(re.fullmatch(r"\[\d+\]:", prompt) for prompt in prompts()) or page.locator(TRACEBACK).count() > 0
 
     def press() -> bool:
         if state() == "idle" and not started():
@@ -249,7 +266,7 @@ def run_all(page, server: Server, name: str) -> None:
 
     page.locator(".jp-CodeCell").first.wait_for()
     wait_for(press, "the cells to start", detail=server.printed)
-    wait_for(lambda: state() == "idle", "the cells to end", detail=server.printed)
+    wait_for(ended, "the cells to end", detail=server.printed, patience=patience)
 
 
 # --- panels ---------------------------------------------------------------------------------------

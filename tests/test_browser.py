@@ -140,7 +140,7 @@ def test_the_keyboard_alone_turns_runs_and_stops(lab):
 def test_what_is_refused_says_why_in_the_panel(lab):
     lab.paste("learning_rate_too_high/sick: lr=-1")
     assert "lr" in lab.wait("This cannot be trained")
-    assert lab.page.locator(".jp-OutputArea-output[data-mime-type*=error]").count() == 0
+    assert lab.page.locator(browser.TRACEBACK).count() == 0
     lab.press("Healthy")
     lab.wait("Diagnosis: no failure shows.")
 

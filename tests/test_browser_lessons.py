@@ -1,0 +1,46 @@
+"""Every lesson in a real JupyterLab, as a student opens it for the first time: it runs from top to bottom."""
+
+import shutil
+from pathlib import Path
+
+import browser
+import pytest
+
+from labkit.exercises import EXERCISES
+
+LESSONS = sorted((browser.ROOT / "notebooks").glob("*.ipynb"))
+A_LESSON = 600  # seconds until a lesson is called stuck: many times what it takes, for busy machines
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "-"),
+]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.chromium_browser() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory):
+    """A server on a copy of the course, so that nothing is changed in this one."""
+    folder = tmp_path_factory.mktemp("course")
+    shutil.copytree(browser.ROOT / "notebooks", folder / "notebooks")
+    with browser.labkit_server("lab", folder, str(folder / "notebooks")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs_without_traceback_warning_or_complaint(chromium, jupyter, path: Path):
+    with browser.open_page(chromium, browser.in_lab(jupyter, path.name)) as page:
+        browser.run_all(page, jupyter, path.name, patience=A_LESSON)
+        assert page.locator(browser.TRACEBACK).all_text_contents() == []
+        assert page.locator(browser.STDERR).all_text_contents() == []
+        feedback = "".join(page.locator(".jp-OutputArea-output").all_text_contents())
+        for exercise in EXERCISES.of(path.name[:2]):
+            assert f"not attempted · {exercise.id} " in feedback
+        assert page.complaints.heard == []
+        jupyter.end_kernels()
