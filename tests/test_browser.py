@@ -256,6 +256,8 @@ def test_every_tab_of_the_page_opens_its_panel(played):
         panel = played.page.locator(".labkit-panel:visible").first
         panel.wait_for()
         browser.wait_for(lambda panel=panel: panel.evaluate(browser.NAMELESS) == [], f"names in {tab.inner_text()}")
+    said = played.page.locator(".labkit-panel [role=status]").all_text_contents()
+    assert len(said) >= len(SECTIONS) and not [words for words in said if "cannot" in words]
 
 
 @needs_voila

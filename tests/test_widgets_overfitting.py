@@ -20,6 +20,7 @@ def panel():
     memory.forget()
     made = OverfittingPanel(SHORT)
     assert made.stage.worker.wait(120)
+    assert "The gap is" in made.stage.picture.status.value  # opened, it trains where nothing was seen before
     yield made
     made.close()
     memory.forget()

@@ -23,7 +23,7 @@ from labkit.widgets import memory
 from labkit.widgets.controls import LAYOUT
 from labkit.widgets.knobs import button, in_short
 from labkit.widgets.panel import heading
-from labkit.widgets.picture import DOTS, DRAWING, text_html
+from labkit.widgets.picture import DOTS, DRAWING, framed, text_html
 from labkit.widgets.stage import Stage, close, verdict_html
 from labkit.widgets.worker import Ticket
 
@@ -126,7 +126,7 @@ class Card(ipywidgets.VBox):
 
     def __init__(self, exhibit: Exhibit, number: int, pressed: Callable[[], None]):
         self.exhibit, self.number, self.revealed = exhibit, number, True
-        self.image = ipywidgets.Image(value=waiting(), format="png", layout={"width": "100%"})
+        self.image = framed(THUMBNAIL, waiting(), width="100%")
         self.image.add_class("labkit-thumbnail")
         self.button = button("", "", "show this curve large", pressed)
         self.button.layout.width = "100%"

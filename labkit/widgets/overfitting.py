@@ -203,6 +203,8 @@ def gap_with_turn(runs: dict[str, Run], ax):
     bare = runs.get(UNTREATED)
     runs = {label: run for label, run in runs.items() if label != UNTREATED}
     plots.gap(runs, ax)
+    if not runs:  # the first of them is still training
+        return ax
     if bare is not None:  # in the colour of the third line, as in the other panes
         ax.plot(bare["val_step"], bare["val_loss"], color=plots.OTHERS[2], linewidth=1.4, label=UNTREATED)
     low, high = ax.get_ylim()

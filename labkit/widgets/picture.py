@@ -54,6 +54,25 @@ def text_html(inside: str) -> str:
     return f"<div style='line-height:1.45'>{inside}</div>"
 
 
+def framed(size: tuple[float, float], value: bytes = b"", **layout) -> ipywidgets.Image:
+    """An image of so many inches, which has its place before it has a picture.
+
+    JupyterLab does not lay out cells that are out of sight. An image without a size of its own that got its picture
+    there would stay without height when it is scrolled to.
+    """
+    width, height = (str(round(DOTS * side)) for side in size)
+    layout = {"max_width": "100%", "height": "auto"} | layout  # as high as the width asks for
+    return ipywidgets.Image(value=value or _nothing(), format="png", width=width, height=height, layout=layout)
+
+
+@functools.cache
+def _nothing() -> bytes:
+    """One transparent point: an image without any content shows itself as broken."""
+    stream = io.BytesIO()
+    Image.new("LA", (1, 1)).save(stream, **FAST)
+    return stream.getvalue()
+
+
 class Sheet:
     """A figure with one axis for each pane."""
 
@@ -142,7 +161,7 @@ class Picture:
 
     def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
         self.finished, self.live = (kind(panes, columns, size) for kind in (Sheet, LiveSheet))
-        self.image = ipywidgets.Image(format="png", layout={"max_width": "100%", "object_fit": "contain"})
+        self.image = framed(self.finished.figure.get_size_inches())
         self.image.add_class("labkit-picture")
         self.status = ipywidgets.HTML()
         self.status.add_class("labkit-status")
