@@ -2,9 +2,11 @@
 # the exact versions of constraints.txt, unless that has been done already.
 
 PYTHON ?= python3
-PYTEST_ARGS ?= -n auto --dist loadfile
+# A file to each process, in their order: the short ones, notebooks, come last and fill up both.
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 TESTS ?= tests notebooks solutions
 SEEDS ?= 5
+FIRST ?= 0
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout 120
 # The extras that the tests are installed with. Tests that need another one are skipped, and say which; .ci/run has all.
 TEST_EXTRAS ?= dev,instructor
@@ -36,7 +38,7 @@ doctor: $(BASE) ## check that the lab can run on this machine
 	$(RUN) labkit doctor
 
 contract: $(BASE) ## play every failure mode with five seeds and renew the table of what came of it
-	$(RUN) labkit clinic --contract --seeds $(SEEDS) --jobs 2 --out labkit/failures/CONTRACT.md
+	$(RUN) labkit clinic --contract --seeds $(SEEDS) --first $(FIRST) --jobs 2 --out labkit/failures/CONTRACT.md
 
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench

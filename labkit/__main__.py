@@ -86,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
         "--contract", action="store_true", help="instead: does every mode fail, is it named, is it cured?"
     )
     clinic.add_argument("--seeds", type=int, metavar="N", help="how many (default: 5 for the contract, else 1)")
+    clinic.add_argument("--first", type=int, default=0, metavar="SEED", help="of the contract's seeds (default: 0)")
     clinic.add_argument("--healthy", type=int, default=200, metavar="N", help="runs of the healthy zoo (default: 200)")
     clinic.add_argument("--modes", metavar="A,B,...", help="these modes instead of all")
     clinic.add_argument("--dataset", default="mnist", help="mnist or cifar10; without --contract also mnist,cifar10")
@@ -266,8 +267,10 @@ def hold_clinic(options) -> int:
         picture_kind(options.out)  # a wrong name is an error before anything is trained
     with clinic.on_cluster(options.dask):
         if options.contract:
-            asked = {"dataset": options.dataset, "jobs": options.jobs}
-            return show_contract(clinic.contract(names, seeds=range(options.seeds or 5), **asked), options)
+            seeds = range(options.first, options.first + (options.seeds or 5))
+            return show_contract(
+                clinic.contract(names, seeds=seeds, dataset=options.dataset, jobs=options.jobs), options
+            )
         from labkit import blind
 
         found = blind.hold(

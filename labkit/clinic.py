@@ -145,6 +145,7 @@ def in_markdown(outcomes: list[Outcome], dataset: str) -> str:
         "modes the proven cure undoes the fault, and its run is then the healthy twin's own.",
         "",
         f"Made by `labkit clinic --contract --seeds {len(seeds)}"
+        + (f" --first {seeds[0]}" if seeds[0] else "")
         + (f" --dataset {dataset}" if dataset != "mnist" else "")
         + f"` on {cpu_name()}, torch {torch.__version__}, one thread per run.",
         "",

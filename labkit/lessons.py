@@ -105,7 +105,7 @@ def syllabus(root: Path) -> str:
             "Made by `labkit lessons`. Every lesson runs on a CPU in under a minute, without the network. "
             "Its answers are in [solutions](../solutions), with pictures and numbers.",
             "",
-            "| lesson | minutes | difficulty | failures met | instruments and tools | exercises |",
+            "| lesson | minutes | difficulty | failures met | instruments and tools | exercises (kind, points) |",
             "|---|---|---|---|---|---|",
             *rows,
             "",
@@ -125,7 +125,7 @@ def _row(path: Path, notebook) -> str:
         head["difficulty"],
         ", ".join(f"`{name}`" for name in met),
         ", ".join(f"`{name}`" for name in instruments_in(code)),
-        "; ".join(f"{each.title} ({each.kind})" for each in exercises),
+        "; ".join(f"{each.title} ({each.kind}, {each.points})" for each in exercises),
     ]
     return f"| {' | '.join(map(_cell, columns))} |"
 

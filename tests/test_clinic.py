@@ -57,6 +57,15 @@ def test_the_page_says_under_which_conditions():
     assert "| `dead_relu` | 2/2 | 1/2 |" in page and "- dead_relu, seed 1" in page
 
 
+def test_the_command_begins_with_the_seed_it_is_told(monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr(clinic, "contract", lambda names, seeds, **_: asked.append(list(seeds)) or [BROKEN])
+    main(["clinic", "--contract", "--first", "1", "--seeds", "2", "--out", str(tmp_path / "page.md")])
+    main(["clinic", "--contract"])
+    assert asked == [[1, 2], [0, 1, 2, 3, 4]]
+    assert f"--seeds 1 --first {BROKEN.seed}`" in (tmp_path / "page.md").read_text()
+
+
 def test_the_command_counts_and_fails_where_a_contract_is_broken(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(clinic, "contract", lambda names, **_: [KEPT])
     assert main(["clinic", "--contract", "--out", str(tmp_path / "page.md")]) == 0
