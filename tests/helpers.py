@@ -60,3 +60,17 @@ def hand_made(steps: int = 40, facts: dict | None = None, **traces) -> Run:
         healthy[name] = value if value.ndim else np.full(healthy[name].shape, float(value))
     known = {"first_nonfinite": None, "matrices": list(LAYERS), "stopped": None, "planned_steps": steps, "error": None}
     return Run(healthy, layers=LAYERS, activations=ACTIVATIONS, facts=known | {"classes": 10} | (facts or {}))
+
+
+def cut_off(figure) -> list[str]:
+    """The titles, labels and words of a drawn figure that reach beyond its edge."""
+    figure.canvas.draw()
+    width, height = figure.canvas.get_width_height()
+    found = []
+    for ax in figure.axes:
+        for text in (ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label, *ax.texts):
+            if text.get_visible() and text.get_text():
+                box = text.get_window_extent()
+                inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+                found += [] if inside else [text.get_text()]
+    return found

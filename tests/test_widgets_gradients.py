@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import hand_made
+from helpers import cut_off, hand_made
 
 from labkit.knob import RecipeError
 from labkit.reference import BANDS
@@ -98,3 +98,7 @@ def test_losses_part_where_they_differ_by_a_quarter():
     assert falling.smoothed()[step] < 2.3 / 1.25 < falling.smoothed()[step - 1]
     assert parting(flat, flat) is None
     assert parting(hand_made(loss=np.full(40, np.nan)), flat) == 0
+
+
+def test_every_word_of_the_picture_is_in_it(panel):
+    assert cut_off(panel.stage.picture.finished.figure) == []

@@ -6,7 +6,7 @@ import threading
 import ipywidgets
 import numpy as np
 import pytest
-from helpers import hand_made, tiny
+from helpers import cut_off, hand_made, tiny
 
 from labkit.widgets import memory
 from labkit.widgets.overfitting import UNTREATED, Answer, OverfittingPanel, reading, turning_point
@@ -100,3 +100,7 @@ def test_ten_panels_leave_no_threads_and_no_widgets():
     gc.collect()
     assert threading.active_count() == threads
     assert len(registry) <= widgets
+
+
+def test_every_word_of_the_picture_is_in_it(panel):
+    assert cut_off(panel.stage.picture.finished.figure) == []

@@ -193,7 +193,7 @@ class OverfittingPanel(RecipePanel):
         ax.margins(y=0.15)
         ax.set_xlabel("training images")
         ax.set_ylabel("gap at the end (nats)")
-        ax.set_title("Tried so far (circle: plain, triangle: treated)", fontsize="medium", loc="left")
+        ax.set_title("Tried so far (triangle: treated)", fontsize="medium", loc="left")
         ax.spines[["top", "right"]].set_visible(False)
         return ax
 
