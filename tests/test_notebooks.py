@@ -173,6 +173,11 @@ def test_a_student_gets_no_outputs_and_no_answers(path):
         assert mark not in text
 
 
+@every_student
+def test_no_text_says_what_a_sealed_patient_has(path):
+    assert re.findall(r"[Pp]atients? [A-H]\b.*", prose(path)) == []
+
+
 @every_solution
 def test_no_line_of_a_solution_is_left_in_the_lesson(path):
     source = "\n".join(cell.source for cell in code_cells(path))
