@@ -97,7 +97,7 @@ def test_the_syllabus_has_one_row_per_lesson_read_from_the_lesson(small):
     columns = [column.strip() for column in row.strip("|").split("|")]
     assert columns[:3] == ["[06 A made-up lesson](06_made_up.ipynb)", "5", "easy"]
     assert columns[3].startswith("`dead_relu`") and "`partly_dead_layer`" in columns[3]
-    assert "The share of dead units (build)" in columns[5]
+    assert "The share of dead units (build, 2)" in columns[5]
 
 
 def test_instruments_are_read_from_the_code():
