@@ -283,3 +283,10 @@ def test_a_deep_copy_of_the_net_can_still_be_made():
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
         copy.deepcopy(model)
     assert labkit.watch is watch
+
+
+def test_a_watch_that_was_never_begun_says_how():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with pytest.raises(RuntimeError, match=r"with labkit\.watch\(model, optimizer\) as record"):
+        plain_loop(model, optimizer, steps=1, record=watch(model, optimizer))
