@@ -25,7 +25,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     return Evidence(
         seen=f"the loss is {probe + extra:.2f} in training and {probe:.2f} on training images with dropout off "
-        f"({len(dropouts)} layers)",
+        f"({len(dropouts)} dropout layer{'s' if len(dropouts) > 1 else ''})",
         usual="0.05 to 0.15 nats between the two, with dropout of 0.2 to 0.5",
         onset=0,
         place=dropouts[-1],
