@@ -277,10 +277,24 @@ def normalised(notebook):
         cell.metadata.pop("execution", None)
         if OF_THIS_MACHINE in cell.metadata.get("tags", []):
             cell.outputs = []
+        if cell.cell_type == "code":
+            cell.outputs = _streams_joined(cell.outputs)
         for output in cell.get("outputs", []):
             if WIDGET in output.get("data", {}):  # its model lives in a kernel: a page can only say that it was there
                 output.data = nbformat.from_dict({"text/plain": "(a panel with knobs: run this cell to turn them)"})
     return notebook
+
+
+def _streams_joined(outputs: list) -> list:
+    """What a cell printed in one piece: how it was cut depends on how fast it came."""
+    joined = []
+    for output in outputs:
+        before = joined[-1] if joined else {}
+        if output.output_type == "stream" and output.name == before.get("name"):
+            before.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 # --- what students are given ---
