@@ -35,10 +35,16 @@ def jupyter(tmp_path_factory):
         yield server
 
 
+@pytest.fixture
+def course(jupyter):
+    yield jupyter
+    jupyter.end_kernels()
+
+
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_a_lesson_runs_without_traceback_warning_or_complaint(chromium, jupyter, path: Path):
-    with browser.open_page(chromium, browser.in_lab(jupyter, path.name)) as page:
-        browser.run_all(page, jupyter, path.name, patience=A_LESSON)
+def test_a_lesson_runs_without_traceback_warning_or_complaint(chromium, course, path: Path):
+    with browser.open_page(chromium, browser.in_lab(course, path.name)) as page:
+        browser.run_all(page, course, path.name, patience=A_LESSON)
         assert page.locator(browser.TRACEBACK).all_text_contents() == []
         assert page.locator(browser.STDERR).all_text_contents() == []
         feedback = "".join(page.locator(".jp-OutputArea-output").all_text_contents())
@@ -47,4 +53,3 @@ def test_a_lesson_runs_without_traceback_warning_or_complaint(chromium, jupyter,
         for picture in page.locator("img.labkit-picture:not([style*='display: none'])").all():
             browser.wait_for(lambda picture=picture: picture.evaluate(SEEN), "a picture in the panel")
         assert page.complaints.heard == []
-        jupyter.end_kernels()

@@ -222,11 +222,9 @@ def test_normalising_keeps_what_is_the_same_everywhere():
 
 def test_what_was_printed_is_kept_in_one_piece_however_it_came():
     notebook = made_up(cell("print(1); print(2); picture"))
-    words, picture = (
-        [nbformat.v4.new_output("stream", text=text) for text in ("1\n", "2\n", "3\n")],
-        {"text/plain": "x"},
-    )
-    notebook.cells[1].outputs = [*words[:2], nbformat.v4.new_output("display_data", picture), words[2]]
+    one, two, three = (nbformat.v4.new_output("stream", text=f"{number}\n") for number in (1, 2, 3))
+    picture = nbformat.v4.new_output("display_data", {"text/plain": "x"})
+    notebook.cells[1].outputs = [one, two, picture, three]
     kept = lessons.normalised(notebook).cells[1].outputs
     assert [output.get("text") for output in kept] == ["1\n2\n", None, "3\n"]
 

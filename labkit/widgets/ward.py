@@ -15,7 +15,7 @@ from labkit.report import changes_in_words
 from labkit.study import Study
 from labkit.ward import MOST, TRIES, Answer, Treated, Ward, ward
 from labkit.widgets.knobs import button
-from labkit.widgets.picture import DRAWING, Sheet
+from labkit.widgets.picture import DRAWING, Sheet, framed
 from labkit.widgets.stage import close
 from labkit.widgets.worker import Ticket, Worker
 
@@ -177,7 +177,7 @@ class WardPanel(ipywidgets.VBox):
 
     def make_seen(self) -> None:
         self.total, self.status, self.findings, self.history = (ipywidgets.HTML() for _ in range(4))
-        self.picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "object_fit": "contain"})
+        self.picture = framed(PANE)
         self.progress = ipywidgets.IntProgress(layout={"width": "auto", "height": "0.7em"})
         self.stop_button = button("Stop", "stop", "give up what is training; nothing is paid for it", self.stop)
         self.status.layout.flex, self.stop_button.layout.flex = "1 1 auto", "0 0 auto"
@@ -199,6 +199,7 @@ class WardPanel(ipywidgets.VBox):
             sheet = Sheet(panes, min(2, len(panes)), PANE)
             sheet.compose(thing)
             sheet.figure.canvas.draw()
+            self.picture.width, self.picture.height = map(str, sheet.figure.canvas.get_width_height())
             self.picture.value = sheet.png()
         self.picture.layout.display = None
 
