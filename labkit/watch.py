@@ -111,10 +111,8 @@ class Watch(Recorder):
     def step(self, loss, batch=None) -> None:
         """Call it after the optimizer's step, with the loss and, where you can, the batch."""
         if self.hook is None:
-            raise RuntimeError(
-                "step: expected to be inside `with labkit.watch(model, optimizer) as record:`, which begins to watch; "
-                "put it around your loop"
-            )
+            words = "this watch was never entered: put `with labkit.watch(model, optimizer) as record:` around the loop"
+            raise RuntimeError(words)
         if self.due:
             if self.row is None:  # the optimizer did not step: GradScaler found an overflow and skipped
                 self._take()

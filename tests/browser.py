@@ -19,6 +19,7 @@ from pathlib import Path
 
 import nbformat
 import psutil
+from helpers import hear_ctrl_c
 
 from labkit.serve import LOOPBACK, free_port
 
@@ -90,7 +91,7 @@ def labkit_server(command: str, folder: Path, *arguments: str) -> Iterator[Serve
             stdout=stream,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=prepare if os.name == "posix" else None,
         )
     server = Server(process, folder, log, f"http://{LOOPBACK}:{port}", token)
     try:
@@ -115,10 +116,12 @@ def private_environment(private: Path) -> dict[str, str]:
     return os.environ | {name: str(place) for name, place in places.items()} | {"PYTHONPATH": str(ROOT)}
 
 
-def end_with_parent() -> None:
-    """Linux ends this process when its parent is killed, so that no server outlives the tests."""
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+def prepare() -> None:
+    """In the new process: it hears Ctrl-C, and Linux ends it when its parent is killed, so that none outlives us."""
+    hear_ctrl_c()
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def answers(server: Server) -> bool:

@@ -1,6 +1,7 @@
 """Small recipes, remembered runs, and runs written by hand."""
 
 import functools
+import signal
 
 import numpy as np
 
@@ -60,6 +61,11 @@ def hand_made(steps: int = 40, facts: dict | None = None, **traces) -> Run:
         healthy[name] = value if value.ndim else np.full(healthy[name].shape, float(value))
     known = {"first_nonfinite": None, "matrices": list(LAYERS), "stopped": None, "planned_steps": steps, "error": None}
     return Run(healthy, layers=LAYERS, activations=ACTIVATIONS, facts=known | {"classes": 10} | (facts or {}))
+
+
+def hear_ctrl_c() -> None:
+    """For `preexec_fn`: what is started in the background of a script ignores Ctrl-C, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def cut_off(figure) -> list[str]:

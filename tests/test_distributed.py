@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import tiny
+from helpers import hear_ctrl_c, tiny
 
 from labkit import distributed
 from labkit.distributed import first_repeat, joined
@@ -106,7 +106,8 @@ def test_a_run_that_is_ended_leaves_no_process_behind(sent, tmp_path):
     script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, str(script)]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as run:
+    options = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": hear_ctrl_c}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **options) as run:
         try:
             assert run.stdout.readline() == "started\n"
             assert wait_for(lambda: len(training_below(run.pid)) == 2), "the processes did not come"
