@@ -46,7 +46,8 @@ bench: $(BASE) ## measure labkit's speed beside the usual ways
 lessons: $(TEST) ## derive notebooks/ from solutions/, and the syllabus (execute some first: make lessons LESSONS="--run 06")
 	$(RUN) labkit lessons $(LESSONS)
 
-test: export OMP_NUM_THREADS = 1 # each of the processes, and of the notebooks' kernels: more would wait for each other
+# One thread in each process and in each kernel of a notebook: more would wait for each other.
+test: export OMP_NUM_THREADS = 1
 test: $(TEST) ## run tests and notebooks (some of them: make test TESTS=tests/test_packaging.py)
 	$(RUN) pytest $(PYTEST_ARGS) $(NBVAL) $(TESTS)
 
