@@ -19,3 +19,12 @@ from labkit.run import Run  # noqa: E402
 def short_run() -> Run:
     """Forty healthy steps on MNIST, trained once. Do not change it."""
     return trained(tiny(steps=40, samples=1000, width=32, batch_size=64))
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser for the tests of one file."""
+    from browser import chromium_browser
+
+    with chromium_browser() as made:
+        yield made

@@ -37,12 +37,6 @@ needs_voila = pytest.mark.skipif(bool(browser.missing("voila")), reason=browser.
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium_browser() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def jupyter(tmp_path_factory):
     """One server for JupyterLab and Notebook 7."""
     folder = tmp_path_factory.mktemp("lab")

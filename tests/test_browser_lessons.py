@@ -21,12 +21,6 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium_browser() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def jupyter(tmp_path_factory):
     """A server on a copy of the course, so that nothing is changed in this one."""
     folder = tmp_path_factory.mktemp("course")
