@@ -102,8 +102,9 @@ def syllabus(root: Path) -> str:
         [
             "# The course",
             "",
-            "Made by `labkit lessons`. Most lessons run in about half a minute on two CPU cores, the longest (02 and 11) "
-            "in about a minute, without the network. The answers are in [solutions](../solutions), with pictures and numbers.",
+            "Made by `labkit lessons`. Most lessons run in about half a minute on two CPU cores, the longest (02 and "
+            "11) in about a minute, without the network. The answers are in [solutions](../solutions), with pictures "
+            "and numbers.",
             "",
             "| lesson | minutes | difficulty | failures met | instruments and tools | exercises (kind, points) |",
             "|---|---|---|---|---|---|",
