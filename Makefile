@@ -43,7 +43,7 @@ contract: $(BASE) ## play every failure mode with five seeds and renew the table
 bench: $(BASE) ## measure labkit's speed beside the usual ways
 	$(RUN) labkit bench
 
-lessons: $(TEST) ## derive notebooks/ from solutions/, and the syllabus (execute some first: make lessons LESSONS="--run 06")
+lessons: $(TEST) ## derive notebooks/ and the syllabus from solutions/ (make lessons LESSONS="--run 06", or "--nbgrader ../course")
 	$(RUN) labkit lessons $(LESSONS)
 
 # One thread in each process and in each kernel of a notebook: more would wait for each other.

@@ -114,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     lessons = command(
         "lessons", make_lessons, "derive the student notebooks, the syllabus and the README's table", json=False
     )
+    lessons = lessons.add_mutually_exclusive_group()
     lessons.add_argument("--check", action="store_true", help="change nothing; fail where something is out of date")
     lessons.add_argument(
         "--run", nargs="*", metavar="LESSON", help="first execute these solutions (all: none named), and keep outputs"
@@ -346,7 +347,7 @@ def make_lessons(options) -> int:
         for path in lessons.course(Path(), Path(options.nbgrader)):
             print(f"written: {path}")
         return 0
-    if options.run is not None and not options.check:
+    if options.run is not None:
         for path in lessons.run(Path(), options.run):
             print(f"executed: {path}")
     changed = lessons.renew(Path(), check=options.check)

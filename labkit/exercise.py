@@ -3,6 +3,7 @@
 import copy
 import functools
 import html
+import inspect
 import re
 import sysconfig
 import traceback
@@ -139,7 +140,7 @@ class Student:
     def __init__(self, function, example: str):
         if not callable(function):
             raise NotYet(f"Expected a function such as {example}, got {short(function)}.")
-        self.function, self.answered = function, False
+        self.function = function
 
     def __call__(self, *arguments, **options):
         arguments, options = copy.deepcopy((arguments, options))  # together, so that what is shared stays shared
@@ -147,18 +148,22 @@ class Student:
 
     def on(self, *arguments, **options):
         """The same on the things themselves, for a function that is meant to change them: make them anew each time."""
-        call = self.in_words(arguments, options)
+        answer = self.says(*arguments, **options)
+        if is_untouched(answer):
+            call = self.in_words(arguments, options)
+            raise NotYet(f"Called: {call}\nIt returned {answer!r}: is a `return` missing on that way?")
+        return answer
+
+    def says(self, *arguments, **options):
+        """The same for a function whose answer may be None, once it is no stub."""
         try:
             answer = self.function(*arguments, **options)
         except NotImplementedError:
             raise NotAttempted from None
         except (Exception, SystemExit) as error:
-            raise NotYet(f"Called: {call}\n{error_in_words(error)}") from error
-        if is_untouched(answer):
-            if not self.answered:
-                raise NotAttempted
-            raise NotYet(f"Called: {call}\nIt returned {answer!r}: is a `return` missing on that way?")
-        self.answered = True
+            raise NotYet(f"Called: {self.in_words(arguments, options)}\n{error_in_words(error)}") from error
+        if is_untouched(answer) and is_stub(self.function):
+            raise NotAttempted
         return answer
 
     def in_words(self, arguments: tuple, options: dict | None = None) -> str:
@@ -195,8 +200,13 @@ def build(id: str, title: str, judge: Callable[[Student], str | None], *, exampl
     return Exercise(id=id, title=title, kind="build", judge=lambda mine: judge(Student(mine, example)), **fields)
 
 
-def cure(id: str, title: str, mode: str, *, keep: tuple[str, ...] = (), seeds=(0, HIDDEN_SEED), **fields) -> Exercise:
-    """Judged by training the student's recipe beside the healthy twin. What is in `keep` belongs to the patient."""
+def cure(
+    id: str, title: str, mode: str, *, keep: tuple[str, ...] = (), also=None, seeds=(0, HIDDEN_SEED), **fields
+) -> Exercise:
+    """Judged by training the student's recipe beside the healthy twin. What is in `keep` belongs to the patient.
+
+    `also(recipe)` looks at what a part of the student's own does, before that.
+    """
 
     def judge(recipe) -> str:
         sick = FAILURES[mode].sick
@@ -205,6 +215,8 @@ def cure(id: str, title: str, mode: str, *, keep: tuple[str, ...] = (), seeds=(0
         touched = [name for name in recipe.changes_from(sick) if name in keep]
         expect(not touched, f"You changed {' and '.join(touched)}, which this patient has to keep.")
         expect(recipe.but(seed=sick.seed) != sick, "This is the sick recipe itself: nothing in it was changed.")
+        if also:
+            also(recipe)
         for seed in seeds:
             verdict = retrained(mode, recipe.but(seed=seed))
             expect(verdict, f"Trained again with {changes_in_words(recipe, sick)} and seed {seed}. {verdict.why}.")
@@ -265,6 +277,16 @@ def recorded(sealed: dict[str, str], own: dict[str, dict] | None = None, **chang
 
 def is_untouched(answer) -> bool:
     return answer is None or answer is Ellipsis or (isinstance(answer, str) and not answer.strip())
+
+
+def is_stub(function) -> bool:
+    """Whether nothing was written between `def` and the end: no name is used, and none is given to anything."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    given = code.co_argcount + code.co_kwonlyargcount
+    given += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return not code.co_names and len(code.co_varnames) == given
 
 
 def short(value) -> str:

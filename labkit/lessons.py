@@ -119,7 +119,7 @@ def _row(path: Path, notebook) -> str:
 
     head, code = head_of(notebook, path), "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     exercises = EXERCISES.of(head["number"])
-    met = dict.fromkeys([*failures_in(code), *(mode for each in exercises for mode in each.modes)])
+    met = sorted({*failures_in(code), *(mode for each in exercises for mode in each.modes)})  # no order tells a key
     columns = [
         f"[{head['number']} {head['title']}]({path.name})",
         head["minutes"],
@@ -131,16 +131,16 @@ def _row(path: Path, notebook) -> str:
     return f"| {' | '.join(map(_cell, columns))} |"
 
 
-def failures_in(code: str) -> list[str]:
-    """The failure modes that a lesson's code names, in that order."""
-    return [name for name in dict.fromkeys(re.findall(r'"(\w+)"', code)) if name in FAILURES]
+def failures_in(code: str) -> set[str]:
+    """The failure modes that a lesson's code names."""
+    return set(re.findall(r'"(\w+)"', code)) & set(FAILURES)
 
 
 def instruments_in(code: str) -> list[str]:
-    """The traces a lesson reads and the tools it uses, in that order."""
+    """The traces a lesson reads or draws and the tools it uses, in the order of the lesson."""
     traces = {each.trace for each in RANGES} | {mode.shows for mode in FAILURES.values()}
     tools = {name for name, home in _HOME.items() if home.startswith("tools.")} | {"checkup", "watch"}
-    found = re.findall(r'\["(\w+)"\]|labkit\.(\w+)\(|labkit\.tools(?:\.| import )(\w+)', code)
+    found = re.findall(r'"(\w+)"|labkit\.(\w+)\(|labkit\.tools(?:\.| import )(\w+)', code)
     named = dict.fromkeys(
         trace if trace in traces else (tool if tool in tools else part) for trace, tool, part in found
     )
@@ -217,15 +217,21 @@ def badges(repository: str, path: str) -> list[str]:
 
 
 def setup_code(repository: str) -> str:
-    """The first code of every lesson: installs the lab where it is not, which is on Colab."""
+    """The first code of every lesson: installs the lab where it is not, which is on Colab.
+
+    Without its dependencies: Colab has torch and all that a lesson needs, and the pins of Colab's own kernel would be
+    broken by ours.
+    """
     address = f'"{repository}"' if repository else 'input("Address of the repository you opened this from: ")'
     return f"""\
 # In a clone and on Binder there is nothing to do here. On Colab this installs the lab.
 import importlib.util
+from pathlib import Path
 
 if importlib.util.find_spec("labkit") is None:
+    assert not Path("../pyproject.toml").exists(), "no labkit in this kernel: see `make lab`"
     address = {address}
-    %pip install --quiet "failure-mode-labkit @ git+{{address}}\""""
+    %pip install --quiet --no-deps "failure-mode-labkit @ git+{{address}}\""""
 
 
 def repository_url(root: Path) -> str:
@@ -352,7 +358,6 @@ def _nbgrader_steps() -> list:
         clear,
         steps.ClearOutput(),
         steps.CheckCellMetadata(),
-        steps.ComputeChecksums(),
         steps.ClearHiddenTests(),
         steps.ComputeChecksums(),
     ]
@@ -371,7 +376,7 @@ c.ExecutePreprocessor.timeout = {TIMEOUT}
 
 def course(root: Path, folder: Path) -> list[Path]:
     """A course directory as nbgrader wants it: one assignment per lesson, of one notebook."""
-    made = {folder / "nbgrader_config.py": CONFIGURATION}
+    made = {} if (folder / "nbgrader_config.py").exists() else {folder / "nbgrader_config.py": CONFIGURATION}
     for path in solutions(root):
         notebook = graded(with_own_cells(read(path), path, repository_url(root)))
         notebook.cells = [cell for cell in notebook.cells if cell.id != "links"]  # they lead nowhere from there

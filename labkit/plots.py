@@ -318,6 +318,9 @@ def _largest_activations(run: Run) -> np.ndarray:
     return np.abs(run["histogram_range"][0, 1:]).max(axis=1)
 
 
+ZERO = {"xycoords": ("data", "axes fraction"), "fontsize": "small", "fontweight": "bold"}
+
+
 def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> Axes:
     """Side by side for each layer: one bar per run, healthy first."""
     ax = ax or new_axes()
@@ -328,6 +331,9 @@ def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> A
         places = np.arange(1, len(values) + 1) + (index - (len(lines) - 1) / 2) * width
         shown = _positive(values) if options.get("log") else values
         ax.bar(places, shown, width, label=label, **BAR_STYLES.get(label, {"color": style["color"]}))
+        if options.get("log"):  # where 0 has no bar, it would look like a layer that the net does not have
+            for place in places[np.asarray(values) == 0]:
+                ax.annotate("0", (place, 0.01), ha="center", color=style["color"], **ZERO)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _finish(ax, ylabel, title, **options)
     ax.set_xlabel("layer, from the input")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit.__main__ import parser
+from labkit.failures import FAILURES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
@@ -40,6 +41,17 @@ def test_python_in_the_documents_runs(code, tmp_path, monkeypatch):
 
 def test_there_are_fences_and_commands():
     assert len(fences()) >= 2 and len(commands()) >= 15
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_fence_is_python_so_that_none_goes_unrun(name):
+    opened = re.findall(r"^```(.*)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[::2]
+    assert set(opened) == {"python"}
+
+
+def test_modes_in_the_commands_of_the_documents_exist():
+    named = {word for line in commands() for word in re.findall(r"labkit (?:run|explain) (\w+)", line)}
+    assert named and named <= set(FAILURES)
 
 
 @pytest.mark.parametrize("command", commands())

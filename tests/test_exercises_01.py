@@ -36,6 +36,10 @@ def weights_only(net):
     return gradient_norms(net) | {"body.0": net.body[0].weight.grad.norm()}
 
 
+def drops_frozen_layers(net):
+    return {name: norm for name, norm in gradient_norms(net).items() if norm}
+
+
 def per_parameter(net):
     return {name: weight.grad.norm() for name, weight in net.named_parameters() if weight.grad is not None}
 
@@ -67,6 +71,7 @@ WRONG = [
     ("01.2", adds_layers, "Squares add up"),
     ("01.2", weights_only, "where is the bias"),
     ("01.2", per_parameter, "your keys"),
+    ("01.2", drops_frozen_layers, "'stem' (frozen"),
     ("01.2", crashes_on_frozen, "NoneType"),
     ("01.2", tidies_up, "A logger only looks"),
     ("01.2", lambda net: 13.0, "Expected a dict"),

@@ -8,17 +8,27 @@ from labkit.exercises import lesson_02
 from labkit.readings import looks
 
 
-def shaped(*, finite=True, both=True, jump=True, mean=True, lowest=True, times=1.3, order=("stuck", "overfit")):
+def shaped(
+    *,
+    finite=True,
+    both=True,
+    jump=10,
+    mean=True,
+    left=0.9,
+    lowest=True,
+    times=1.3,
+    order=("stuck", "overfit"),
+):
     """A classifier of curves with one slip, or none."""
 
     def shape(train, val):
         if finite and not (np.isfinite(train).all() and (not both or np.isfinite(val).all())):
             return "diverged"
-        if jump and (train > 10 * train[0]).any():
+        if (train > jump * train[0]).any():
             return "diverged"
         end = train[-20:].mean() if mean else train[-1]
         base = val.min() if lowest else val[0]
-        rules = {"stuck": end > 0.9 * train[0], "overfit": val[-1] > times * base}
+        rules = {"stuck": end > left * train[0], "overfit": val[-1] > times * base}
         return next((name for name in order if rules[name]), "falls")
 
     return shape
@@ -29,7 +39,12 @@ def shaped(*, finite=True, both=True, jump=True, mean=True, lowest=True, times=1
     [
         ({"finite": False}, "Every comparison with a NaN is False"),
         ({"both": False}, "the validation loss is infinite"),
-        ({"jump": False}, "Look at all values"),
+        ({"jump": np.inf}, "Look at all values"),
+        ({"jump": 100}, "13 times the first loss"),
+        ({"jump": 5}, "8 times the first loss"),
+        ({"left": 0.97}, "0.94 of its first"),
+        ({"left": 0.7}, "0.8 of its first"),
+        ({"times": 2.0}, "1.4 times the lowest"),
         ({"mean": False}, "mean of the last 20"),
         ({"lowest": False}, "Compare with the lowest"),
         ({"times": 1.0}, "A rise by a tenth is wobble"),
@@ -59,10 +74,16 @@ def test_the_keys_are_right_and_every_other_answer_is_answered(id, key):
                 assert found.state == "not yet" and f"{letter}: " in str(found) and "not a choice" not in str(found)
 
 
-def test_a_cure_may_not_buy_a_larger_batch_or_more_time():
-    sick = labkit.FAILURES["batch_too_small"].sick
-    assert "You changed batch_size" in str(labkit.check("02.4", sick.but(batch_size=128)))
-    assert "You changed steps" in str(labkit.check("02.4", sick.but(steps=1600)))
+def test_a_cure_may_not_take_the_bad_batch_away_or_stop_before_it():
+    sick = labkit.FAILURES["corrupt_batch"].sick
+    assert "You changed batches" in str(labkit.check("02.4", sick.but(batches="shuffled")))
+    assert "You changed steps" in str(labkit.check("02.4", sick.but(steps=200)))
+
+
+def test_the_blow_is_survived_by_a_limit_and_not_by_a_lower_rate():
+    sick = labkit.FAILURES["corrupt_batch"].sick
+    assert labkit.check("02.4", sick.but(clip=1.0))
+    assert labkit.check("02.4", sick.but(lr=0.03)).state == "not yet"
 
 
 @pytest.mark.slow

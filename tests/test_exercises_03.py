@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.exercises import lesson_03
+from labkit.train import Training
 
 
 def slipping(*, empty=True, groups=slice(None), late=False, weights=copy.deepcopy, memory=copy.deepcopy, first=None):
@@ -38,6 +39,27 @@ def rates_only(net, optimizer, batches, lrs):
     for group, lr in zip(optimizer.param_groups, before, strict=True):
         group["lr"] = lr
     return losses
+
+
+def forgets_everything(net, optimizer, batches, lrs):
+    """Puts back weights and rates, and leaves the optimizer without any memory."""
+    losses = rates_only(net, optimizer, batches, lrs)
+    optimizer.state.clear()
+    return losses
+
+
+def parameters_only(net, optimizer, batches, lrs):
+    """Puts back the parameters, and forgets what batch norm keeps beside them."""
+    before = [weight.detach().clone() for weight in net.parameters()]
+    losses = slipping(weights=lambda state: None)(net, optimizer, batches, lrs)
+    with torch.no_grad():
+        for weight, old in zip(net.parameters(), before, strict=True):
+            weight.copy_(old)
+    return losses
+
+
+def clip_without_return(net, limit):
+    clip(net, limit)
 
 
 def gradients(net):
@@ -101,6 +123,8 @@ WRONG = [
     ("03.1", slipping(weights=lambda state: state), "copy.deepcopy it first"),
     ("03.1", slipping(memory=lambda state: None), "is left with"),
     ("03.1", rates_only, "its momentum is not what it was"),
+    ("03.1", forgets_everything, "its momentum is not what it was"),
+    ("03.1", parameters_only, "Batch norm keeps running means"),
     ("03.1", slipping(first=3), "expected as many losses"),
     ("03.1", lambda *_: 0.05, "Expected a list"),
     ("03.1", lambda *_: [2.0, 1.0, 0.5, 1.0, 9.0], "Five rates, five batches"),
@@ -113,6 +137,7 @@ WRONG = [
     ("03.3", clip_by_sum, "norm 7"),
     ("03.3", clip_always, "only ever shortens"),
     ("03.3", clip_copies, "in place"),
+    ("03.3", clip_without_return, "is a `return` missing"),
     ("03.3", clip_and_tell_after, "the norm after it"),
     ("03.5", lesson_03.SEALED | {"B": "dead_relu"}, "it was alive"),
     ("03.5", lesson_03.SEALED | {"A": "learning_rate_too_low", "D": "labels_detached"}, "size of its updates"),
@@ -135,10 +160,18 @@ def test_pytorchs_own_clipping_is_right():
     assert labkit.check("03.3", lambda net, limit: torch.nn.utils.clip_grad_norm_(net.parameters(), limit))
 
 
-def test_the_cure_may_not_change_the_net():
-    sick = labkit.FAILURES["learning_rate_too_high"].sick
-    found = labkit.check("03.4", sick.but(lr=0.1, normalisation="batch"))
+def test_the_cure_may_change_nothing_but_the_rate():
+    sick = labkit.FAILURES["dead_relu_by_learning_rate"].sick
+    found = labkit.check("03.4", sick.but(lr=0.003, normalisation="batch"))
     assert found.state == "not yet" and "has to keep" in str(found)
+    assert labkit.check("03.4", sick.but(lr=0.05)).state == "not yet"
+
+
+@pytest.mark.slow
+def test_what_the_range_test_suggests_cures():
+    patient = Training(labkit.FAILURES["dead_relu_by_learning_rate"].sick)
+    found = labkit.find_lr(patient.model, cross_entropy, tuple(patient.data.train), patient.optimizer)
+    assert labkit.check("03.4", patient.recipe.but(lr=found.suggestion))
 
 
 def test_every_patient_has_what_its_letter_says(monkeypatch):

@@ -41,6 +41,11 @@ def none_for_zero(net):
     return {name: norm or None for name, norm in right(net).items()}
 
 
+def none_for_any(net):
+    pairs = layers_of(net).items()
+    return {name: None if any(w.grad is None for w in weights) else together(weights) for name, weights in pairs}
+
+
 def with_containers(net):
     return right(net) | {"2": 1.0}
 
@@ -68,6 +73,7 @@ def test_a_right_logger_is_right():
         (lambda net: right(net) | {"0": right(net)["0"] ** 2}, "A norm is its root"),
         (zero_for_none, "no gradient at all"),
         (none_for_zero, "not the same as none"),
+        (none_for_any, "None is for layers that got nothing at all"),
         (with_containers, "recurse=False"),
         (single_parameters, "count together"),
         (lambda net: right(net) | {"1": None}, "is a ReLU"),

@@ -91,11 +91,12 @@ def test_right_early_stopping_is_right():
     assert labkit.check("08.1", lambda losses, patience: torch.tensor(early_stop(losses, patience)))
 
 
-def calibration(*, weigh=True, size=True, last=True, binned=True):
+def calibration(*, weigh=True, size=True, last=True, binned=True, floor=True):
     """A calibration error with one slip, or none."""
 
     def calibration_error(confidence, right, bins=10):
-        number = (confidence * (bins if binned else 1)).long()
+        number = confidence * (bins if binned else 1)
+        number = number.long() if floor else number.round().long()
         number = number.clamp(max=bins - 1) if last else number
         found, shares = [], []
         for each in range(bins):
@@ -117,6 +118,7 @@ def calibration(*, weigh=True, size=True, last=True, binned=True):
         ({"last": False}, "does the last bin hold 1.0?"),
         ({"size": False}, "they must not cancel"),
         ({"weigh": False}, "Weigh each bin"),
+        ({"floor": False}, "from 0.6 to 0.7"),
         ({"binned": False}, "the difference of the two means"),
     ],
 )
@@ -127,6 +129,12 @@ def test_mistakes_in_the_calibration_error_are_named(slip, words):
 
 def test_a_right_calibration_error_is_right():
     assert labkit.check("08.2", calibration())
+
+
+@pytest.mark.slow
+def test_the_patients_have_what_they_are_said_to_have():
+    for letter, run in lesson_08.patients().items():
+        assert labkit.diagnose(run)[0].name == lesson_08.SEALED[letter], letter
 
 
 def test_a_cure_may_buy_neither_time_nor_data():

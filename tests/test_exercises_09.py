@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import labkit
-from labkit.exercise import retrained
 from labkit.exercises import EXERCISES, lesson_09
 from labkit.failures import FAILURES
 
@@ -72,6 +71,36 @@ def stays_in_eval(net, x):
     return found
 
 
+def always_trains_on(net, x):
+    found = samples_mixed(net, x)
+    net.train()
+    return found
+
+
+def tensors_in_a_set(train, val):
+    return sum(image in set(train) for image in val)
+
+
+def step(training, x, y, *, forget="before", look=True, clip=False):
+    """A step of one's own, with one slip, or none."""
+    if forget == "before":
+        training.optimizer.zero_grad()
+    loss = training.loss(x, y)
+    training.backward(loss)
+    if look:
+        training.look(loss, x, y)
+    if clip:
+        torch.nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
+    training.update()
+    if forget == "after":
+        training.optimizer.zero_grad(set_to_none=False)
+
+
+def stepping(**options):
+    sick = FAILURES["zero_grad_missing"].sick
+    return sick.but(step=lambda training, x, y: step(training, x, y, **options))
+
+
 def leaves_gradients(net, x):
     was_training, x = net.training, x.clone().requires_grad_()
     net.eval()(x)[0].square().sum().backward()
@@ -103,10 +132,14 @@ WRONG = [
     ("09.2", in_train_mode, "eval mode"),
     ("09.2", neighbour_only, "Alter all the others"),
     ("09.2", stays_in_eval, "left in eval mode"),
+    ("09.1", tensors_in_a_set, "Equal tensors have different hashes"),
+    ("09.2", always_trains_on, "came in eval mode left in train mode"),
     ("09.2", leaves_gradients, "gradients stay behind"),
     ("09.2", alters_the_batch, "caller's batch"),
     ("09.3", FAILURES["zero_grad_missing"].sick.but(clip=1.0), "You changed clip"),
     ("09.3", FAILURES["zero_grad_missing"].sick, "nothing in it was changed"),
+    ("09.3", stepping(forget="never", clip=True), "still counts"),
+    ("09.3", stepping(look=False), "call training.look"),
     ("09.4", SEEN_BY | {"A": "one batch by heart"}, "you saw it pass"),
     ("09.4", SEEN_BY | {"C": "first loss"}, "ln 10 too"),
     ("09.4", SEEN_BY | {"H": "one step"}, "looks at the pixels"),
@@ -127,16 +160,10 @@ def test_a_usual_mistake_is_told_what_it_is(id, answer, words):
 
 
 @pytest.mark.slow
-def test_a_step_of_one_s_own_cures():
-    def own(training, x, y):
-        training.optimizer.zero_grad()
-        loss = training.loss(x, y)
-        training.backward(loss)
-        training.look(loss, x, y)
-        training.update()
-
-    recipe = FAILURES["zero_grad_missing"].sick.but(step=own, seed=11)
-    assert retrained("zero_grad_missing", recipe)
+@pytest.mark.parametrize("forget", ["before", "after"])
+def test_a_step_of_one_s_own_cures(forget):
+    found = labkit.check("09.3", stepping(forget=forget))
+    assert found, found
 
 
 def test_the_key_of_the_ten_points_is_what_checkup_finds():

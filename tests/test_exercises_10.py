@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,8 +21,18 @@ def power(times, start, iterations=30, value=lambda v, product: float(v @ produc
     return found
 
 
-def test_power_iteration_is_right():
-    assert labkit.check("10.1", power)
+def with_two_products(times, start, iterations):
+    for _ in range(iterations):
+        if times(start).norm() == 0:
+            return 0.0
+        product = times(start)
+        start = product / product.norm()
+    return np.float32(start @ times(start))
+
+
+@pytest.mark.parametrize("answer", [power, with_two_products])
+def test_power_iteration_is_right(answer):
+    assert labkit.check("10.1", answer), str(labkit.check("10.1", answer))
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ WRONG = [
     ("11.1", lambda attention: -rows(attention).mean((0, 2)), "The sign?"),
     ("11.1", lambda attention: -(attention * attention.log()).sum(-1).mean((0, 2)), "0 times log 0"),
     ("11.1", lambda attention: rows(attention).mean().repeat(attention.shape[1]), "must not be mixed"),
+    ("11.1", lambda attention: rows(attention.mean(0)).mean(-1), "then the mean"),
     ("11.1", lambda attention: rows(attention).mean(), "Two heads want two numbers"),
     ("11.3", lambda count, rank, ranks, epoch, seed: deal(count, 0, ranks, epoch, seed + rank), "cut the same order"),
     ("11.3", lambda count, rank, ranks, epoch, seed: deal(count, 0, 1, epoch, seed), "expected 4 each"),

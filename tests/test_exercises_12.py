@@ -1,5 +1,7 @@
 """Lesson 12: the usual mistakes are told what they are, and right answers are right."""
 
+import math
+
 import pytest
 from torch.nn.functional import cross_entropy
 
@@ -81,6 +83,13 @@ def swallows(model, optimizer, loop):
         return "quiet"
 
 
+def takes_any_for_an_alarm(model, optimizer, loop):
+    try:
+        return guarded(model, optimizer, loop)
+    except RuntimeError as alarm:
+        return getattr(alarm, "diagnosis", "quiet")
+
+
 def goes_on(model, optimizer, loop):
     inbox = []
     with watch(model, optimizer, on_alarm=inbox.append) as record:
@@ -99,10 +108,18 @@ def always_the_same(model, optimizer, loop):
     return "learning_rate_too_high"
 
 
+# --- 12.5 ---
+
+
+def per_epoch(step, recipe):
+    return recipe.lr * recipe.decay ** (step // math.ceil(recipe.samples / recipe.batch_size))
+
+
 PLAN = lesson_12.TESTS | {"first": "loss against metric", "last": "train on"}
 CAUSES = {letter: cause for letter, (cause, _) in lesson_12.SEALED.items()}
 SICK = FAILURES["scheduler_stepped_per_batch"].sick
 RIGHT = [("12.1", watched), ("12.2", guarded), ("12.3", PLAN), ("12.4", CAUSES)]
+RIGHT += [("12.5", SICK.but(schedule=per_epoch))]
 WRONG = [
     ("12.1", never_told, "The record is empty"),
     ("12.1", with_option(every=2), "the record has 5"),
@@ -115,6 +132,7 @@ WRONG = [
     ("12.1", with_option(batches=False), "batches are not on record"),
     ("12.1", lambda *arguments: watched(*arguments).run, "Return the record"),
     ("12.2", swallows, "you swallowed it"),
+    ("12.2", takes_any_for_an_alarm, "you swallowed it"),
     ("12.2", goes_on, "went on to"),
     ("12.2", never_looks, "you report 'quiet'"),
     ("12.2", always_the_same, "expected 'quiet'"),
@@ -124,6 +142,9 @@ WRONG = [
     ("12.4", CAUSES | {"B": "convergence"}, "can that be"),
     ("12.4", CAUSES | {"D": "decayed rate"}, "the same from the first step"),
     ("12.5", SICK.but(decay=0.99), "You changed decay"),
+    ("12.5", SICK.but(schedule="constant"), "which is in epoch 1"),
+    ("12.5", SICK.but(schedule=lambda step, recipe: recipe.lr * recipe.decay ** (step // recipe.samples)), "epoch 1"),
+    ("12.5", SICK.but(schedule=lambda step, recipe: recipe.lr * recipe.decay ** (step // 78)), "batches of 50"),
 ]
 
 

@@ -49,8 +49,9 @@ def test_a_prescription_is_judged_by_what_came_of_it(monkeypatch):
     assert "Not cured: 40 %." in str(labkit.check("13.2", {"clip": 2.0}))
 
 
-def test_a_signature_that_looks_at_the_updates_is_right():
-    assert labkit.check("13.3", small_updates), str(labkit.check("13.3", small_updates))
+@pytest.mark.parametrize("signature", [small_updates, labkit.FAILURES["learning_rate_too_low"].signature])
+def test_a_signature_that_looks_at_the_updates_is_right(signature):
+    assert labkit.check("13.3", signature), str(labkit.check("13.3", signature))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,9 @@ def test_a_signature_that_looks_at_the_updates_is_right():
         (lambda run: True, "fires on a healthy run"),
         (lambda run: False, "silent on a run that is ill"),
         (lambda run: run["loss"][-10:].mean() > 0.9 * run["loss"][0], "units are dead"),
-        (lambda run: run["lr"].max() < 0.01, "Adam"),
+        (lambda run: run["lr"].max() < 1e-4, "no trace 'lr'"),
+        (lambda run: run["update_ratio"].max() < 1e-4, "cut off"),
+        (lambda run: 0 < np.median(run["update_ratio"]) < 0.01, "Adam"),
         (lambda run: np.median(run["update_ratio"]) < 1e-4, "units are dead"),
         (lambda run: object(), "True or False?"),
     ],

@@ -101,8 +101,15 @@ def test_the_syllabus_has_one_row_per_lesson_read_from_the_lesson(small):
 
 
 def test_instruments_are_read_from_the_code():
-    code = 'run["dead"]; run["lr"]; run["sick"]; labkit.find_lr(x); labkit.train(y); from labkit.tools import numerics'
+    code = 'run["dead"]; plot(run, "lr"); run["sick"]; labkit.find_lr(x); labkit.train(y); import labkit.tools.numerics'
     assert lessons.instruments_in(code) == ["dead", "lr", "find_lr", "numerics"]
+
+
+def test_no_column_of_the_syllabus_is_empty():
+    rows = [line for line in lessons.syllabus(ROOT).splitlines() if ".ipynb)" in line]
+    assert len(rows) == len(lessons.solutions(ROOT))
+    for row in rows:
+        assert all(column.strip() for column in row.strip("|").split("|")), row
 
 
 # --- deriving ---
@@ -189,9 +196,10 @@ def test_the_address_is_that_of_pyproject(tmp_path):
 
 @pytest.mark.parametrize("address", ["", "https://git.example.org/known"])
 @pytest.mark.parametrize("present", [True, False])
-def test_the_first_code_installs_the_lab_only_where_it_is_missing(monkeypatch, present, address):
+def test_the_first_code_installs_the_lab_only_where_it_is_missing(monkeypatch, tmp_path, present, address):
     from IPython.core.interactiveshell import InteractiveShell
 
+    monkeypatch.chdir(tmp_path)
     shell, asked = InteractiveShell(), []
     shell.register_magic_function(asked.append, "line", "pip")
     ordinary = importlib.util.find_spec
@@ -201,7 +209,16 @@ def test_the_first_code_installs_the_lab_only_where_it_is_missing(monkeypatch, p
     result = shell.run_cell(lessons.setup_code(address))
     result.raise_error()
     wanted = address or "https://git.example.org/typed"
-    assert asked == ([] if present else [f'install --quiet "failure-mode-labkit @ git+{wanted}"'])
+    assert asked == ([] if present else [f'install --quiet --no-deps "failure-mode-labkit @ git+{wanted}"'])
+
+
+def test_in_a_clone_nothing_is_downloaded_even_with_a_foreign_kernel(monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.chdir(ROOT / "notebooks")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(AssertionError, match="no labkit in this kernel: see `make lab`"):
+        InteractiveShell().run_cell(lessons.setup_code("")).raise_error()
 
 
 # --- running ---
@@ -261,6 +278,12 @@ def test_the_command_checks_runs_and_exports(small, monkeypatch, capsys):
     assert "there is no lesson '07'" in capsys.readouterr().err
     assert __main__.main(["lessons", "--nbgrader", "course"]) == 0
     assert (small / "course/source/06_made_up/06_made_up.ipynb").exists()
+    (small / "course/nbgrader_config.py").write_text("# a teacher's own\n")
+    assert __main__.main(["lessons", "--nbgrader", "course"]) == 0
+    assert (small / "course/nbgrader_config.py").read_text() == "# a teacher's own\n"
+    with pytest.raises(SystemExit):
+        __main__.main(["lessons", "--check", "--nbgrader", "course"])
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 # --- nbgrader itself ---
@@ -274,10 +297,15 @@ def nbgrader(course: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def submit(course: Path, student: str, assignment: str, source: Path) -> None:
-    folder = course / "submitted" / student / assignment
-    folder.mkdir(parents=True)
-    shutil.copy(source, folder / f"{assignment}.ipynb")
+def hand_in(course: Path, student: str, name: str, answers: dict[str, str]) -> None:
+    """The released notebook with these answers in its cells, where a student hands it in."""
+    notebook = lessons.read(course / "release" / name / f"{name}.ipynb")
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("solution"):
+            cell.source = answers.get(cell.id, cell.source)
+    path = course / "submitted" / student / name / f"{name}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(notebook, path)
 
 
 def scores(course: Path) -> dict[str, dict[str, float]]:
@@ -297,18 +325,22 @@ def scores(course: Path) -> dict[str, dict[str, float]]:
 
 @pytest.mark.slow
 @needs_nbgrader
-def test_nbgrader_gives_all_points_to_all_right_and_none_to_stubs(tmp_path):
+def test_nbgrader_releases_every_lesson_and_gives_all_points_to_all_right_and_none_to_stubs(tmp_path):
     from labkit.exercises import EXERCISES
 
-    name, course = "06_dead_and_saturated_units", tmp_path / "course"
+    graded, course = "06_dead_and_saturated_units", tmp_path / "course"
     lessons.course(ROOT, course)
-    nbgrader(course, "generate_assignment", name)
-    released = course / "release" / name / f"{name}.ipynb"
-    assert "BEGIN SOLUTION" not in released.read_text() and "HIDDEN TESTS" not in released.read_text()
-    right = tmp_path / "right.ipynb"
-    nbformat.write(lessons.graded(lessons.read(ROOT / "solutions" / f"{name}.ipynb")), right)
-    submit(course, "all_right", name, right)
-    submit(course, "all_stubs", name, ROOT / "notebooks" / f"{name}.ipynb")  # as a clone has it, not as released
-    nbgrader(course, "autograde", name)
+    for path in lessons.solutions(ROOT):
+        nbgrader(course, "generate_assignment", path.stem)
+        released = (course / "release" / path.stem / path.name).read_text(encoding="utf-8")
+        assert lessons.STUB in released and "BEGIN SOLUTION" not in released and "HIDDEN TESTS" not in released
+    right = {cell.id: cell.source for cell in lessons.read(ROOT / "solutions" / f"{graded}.ipynb").cells}
+    hand_in(course, "all_right", graded, right)
+    hand_in(course, "all_stubs", graded, {})
+    for step in ("autograde", "generate_feedback"):
+        nbgrader(course, step, graded)
+    nbgrader(course, "export")
     points = {f"check-{each.id.replace('.', '-')}": each.points for each in EXERCISES.of("06")}
     assert scores(course) == {"all_right": points, "all_stubs": dict.fromkeys(points, 0)}
+    assert len(list((course / "feedback").rglob(f"{graded}.html"))) == 2
+    assert "all_right" in (course / "grades.csv").read_text(encoding="utf-8")

@@ -9,11 +9,13 @@ import pytest
 
 import labkit
 from labkit import lessons
+from labkit.exercise import KINDS
 from labkit.exercises import EXERCISES
 
 ROOT = Path(__file__).parent.parent
 SOLUTIONS = lessons.solutions(ROOT)
 STUDENTS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAGES = sorted({*ROOT.glob("*.md"), *(page for page in ROOT.glob("[a-z]*/**/*.md"))})
 RHYTHM = (
     "What you will be able to do",
     "Predict",
@@ -108,6 +110,13 @@ def test_links_within_the_repository_lead_somewhere(path):
             assert (path.parent / target.split("#")[0]).exists(), target
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_of_the_other_pages_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        if not re.match(r"https?://", target):
+            assert (path.parent / target.split("#")[0]).exists(), target
+
+
 @every_notebook
 def test_every_compared_cell_has_something_to_compare(path):
     for cell in code_cells(path):
@@ -123,6 +132,7 @@ def test_a_lesson_has_at_least_three_exercises_and_checks_each_once(path):
     ids = [found["id"] for cell in code_cells(path) if (found := lessons.CHECK.fullmatch(cell.source))]
     assert ids == [each.id for each in EXERCISES.of(path.name[:2])]
     assert len(ids) >= 3
+    assert {each.kind for each in EXERCISES.of(path.name[:2])} == set(KINDS)
 
 
 def test_every_exercise_is_in_a_lesson():
@@ -192,9 +202,11 @@ def test_no_line_of_a_solution_is_left_in_the_lesson(path):
 @every_student
 def test_every_stub_is_a_stub(path):
     stubs = [cell for cell in code_cells(path) if cell.metadata.get("nbgrader", {}).get("solution")]
+    solved = {cell.id: cell.source for cell in code_cells(ROOT / "solutions" / path.name)}
     assert len(stubs) >= 3
     for cell in stubs:
-        assert lessons.STUB in cell.source and "raises-exception" in tags(cell), cell.id
+        assert cell.source.count(lessons.STUB) == solved[cell.id].count("### BEGIN SOLUTION"), cell.id
+        assert "raises-exception" in tags(cell), cell.id
         ast.parse(cell.source)
 
 

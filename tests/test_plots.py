@@ -361,6 +361,8 @@ def test_bars_by_hand_stand_side_by_side():
     run = hand_made(steps=3, grad_norm=[[1, 0, np.nan], [3, 0, 8], [2, 0, 6]])
     ax = plots.gradient_bars({"one": run, "other": run})
     assert bars(ax)["one"] == pytest.approx([2, np.nan, 7], nan_ok=True)
+    zeros = [text.xy[0] for text in ax.texts if text.get_text() == "0"]  # a bar of 0 cannot be drawn on a log axis
+    assert zeros == pytest.approx([1.8, 2.2])
     edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for each in ax.containers for bar in each)
     assert len(edges) == 6
     assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(edges))

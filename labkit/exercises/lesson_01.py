@@ -61,8 +61,9 @@ def number(value, what: str) -> float:
 
 
 def net_with_gradients() -> nn.Module:
-    """Gradients set by hand: norms 3 and 4 in one layer, 12 in the other, whose bias is frozen and has none."""
+    """Gradients set by hand: norms 3 and 4 in one layer, 12 in the next, whose bias is frozen; the stem all is."""
     net = nn.Sequential()
+    net.add_module("stem", nn.Linear(3, 3).requires_grad_(False))
     net.add_module("body", nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
     net.add_module("head", nn.Linear(2, 2))
     first, last = net.body[0], net.head
@@ -78,13 +79,15 @@ def judge_gradient_norms(mine: Student) -> str:
     before = [None if weight.grad is None else weight.grad.clone() for weight in net.parameters()]
     seen = mine.on(net)
     expect(isinstance(seen, dict), f"Expected a dict, name of the layer -> norm, got {short(seen)}.")
-    names = {"body.0", "head", "total"}
-    expect(set(seen) == names, f"The layers are 'body.0' and 'head', and there is 'total'; your keys: {list(seen)}.")
+    names = {"stem", "body.0", "head", "total"}
+    layers = "The layers are 'stem' (frozen, so it counts as 0), 'body.0' and 'head', and there is 'total'"
+    expect(set(seen) == names, f"{layers}; your keys: {list(seen)}.")
     seen = {name: number(value, f"the norm of {name!r}") for name, value in seen.items()}
     hand = "Weight and bias of 'body.0' have gradients of norm 3 and 4"
     expect(seen["body.0"] != 7, f"{hand}. You added them to 7; together they are the root of 9 + 16.")
     expect(seen["body.0"] != 3, f"{hand}. You have 3: where is the bias?")
     expect_close(seen["body.0"], 5.0, hand)
+    expect_close(seen["stem"], 0.0, "'stem' is frozen, and has no gradient at all")
     expect_close(seen["head"], 12.0, "'head' has a weight gradient of four times -6, and a frozen bias")
     expect(seen["total"] != 17, "Layers of norm 5 and 12: you added them to 17. Squares add up, norms do not.")
     expect_close(seen["total"], 13.0, "Layers of norm 5 and 12, together")

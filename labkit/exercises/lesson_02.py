@@ -64,6 +64,16 @@ def judge_shape(mine: Student) -> str:
     lowest = "The last validation loss is three times the lowest one. Compare with the lowest, not with the first."
     expect_shape(falling(2.3, 1e-4), [2.5, 1.1, 2.0, 3.3], "overfit", "Learned by heart", lowest)
     expect_shape(falling(2.3, 1e-3), [4.0, 1.0, 2.0, 2.5], "overfit", "Learned by heart, slowly", lowest)
+    near = falling(2.3, 0.3)
+    near[5] = 30.0
+    expect_shape(near, well, "diverged", "A jump to 13 times the first loss", "The rule says above 10 times.")
+    near[5] = 18.0
+    expect_shape(near, well, "falls", "A jump to 8 times the first loss", "The rule says above 10 times.")
+    nine = "The rule says above 0.9 times the first one."
+    expect_shape(falling(2.3, 2.15), [2.3, 2.2], "stuck", "A loss that ends at 0.94 of its first", nine)
+    expect_shape(falling(2.3, 1.8), [2.3, 1.9], "falls", "A loss that ends at 0.8 of its first", nine)
+    rise = "The rule says above 1.3 times the lowest."
+    expect_shape(falling(2.3, 0.01), [2.3, 0.5, 0.7], "overfit", "A last validation loss of 1.4 times the lowest", rise)
     small = "A rise by a tenth is wobble; the rule says 1.3 times."
     expect_shape(falling(2.3, 0.2), [2.3, 0.5, 0.55], "falls", "A small rise at the end", small)
     order = "Two rules fit. The first in the list counts: a net that learned nothing has nothing to overfit."
@@ -141,7 +151,7 @@ exercises = (
         hints=(
             "For each pair say in one sentence what is broken in each of the two. Which instrument looks there?",
             "Q: in one of them the units are silent. R: in one of them the updates end early.",
-            "S: dropout belongs into training. An instrument that looks at the mode during validation sees it at once.",
+            "S: dropout belongs in training. An instrument that looks at the mode during validation sees it at once.",
         ),
     ),
     explain(
@@ -164,15 +174,15 @@ exercises = (
     ),
     cure(
         "02.4",
-        "Calm the band",
-        "batch_too_small",
-        keep=("batch_size", "steps"),
+        "Survive the blow",
+        "corrupt_batch",
+        keep=("data", "batches", "batch_size", "steps"),
         seeds=(11,),
         points=3,
         hints=(
-            "The noise that reaches the weights is (noise of the gradient) times (learning rate). The first stays.",
-            "A lower rate alone learns too slowly, or stays a little noisy. When is noise harmful: early or late?",
-            'Start at about a third of the rate and let it go to 0: `schedule="cosine"`.',
+            "The batch stays bad, so its loss will jump whatever you do. What must stay small is the step.",
+            "A step is rate times gradient. Which of the two jumped at step 270, and can you put a limit on it?",
+            "Look at the knob `clip`: a gradient longer than that is shortened. What norm do the good batches have?",
         ),
     ),
 )

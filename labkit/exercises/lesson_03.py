@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded, short
+from labkit.recipe import Recipe
 from labkit.run import Run
 
 # --- the sealed patients of 03.5: all of them end at chance level ---
@@ -76,12 +77,14 @@ def judge_range_test(mine: Student) -> str:
     expect_close(seen, right, "Five rates, five batches: the losses", tolerance=1e-3)
     moved = [name for name, value in net.state_dict().items() if not torch.equal(value, weights[name])]
     advice = "state_dict() hands out the tensors themselves, not copies: copy.deepcopy it first."
+    if moved and all(name not in dict(net.named_parameters()) for name in moved):
+        advice = "Batch norm keeps running means beside its weights: state_dict() has them, parameters() has not."
     expect(not moved, f"Right losses, but afterwards {', '.join(moved[:3])} are not what they were. {advice}")
     rates = [group["lr"] for group in optimizer.param_groups]
     expect(rates == [0.5, 0.2], f"Right losses, but the optimizer had the rates 0.5 and 0.2 and is left with {rates}.")
-    same = all(
-        torch.equal(kept["momentum_buffer"], memory["state"][key]["momentum_buffer"])
-        for key, kept in optimizer.state_dict()["state"].items()
+    left = optimizer.state_dict()["state"]
+    same = left.keys() == memory["state"].keys() and all(
+        torch.equal(kept["momentum_buffer"], memory["state"][key]["momentum_buffer"]) for key, kept in left.items()
     )
     expect(same, "Right losses, but the optimizer remembers the test: its momentum is not what it was.")
     return "The right losses, and net and optimizer never noticed."
@@ -136,6 +139,8 @@ def judge_clip(mine: Student) -> str:
 
 # --- 03.2 and 03.5 are evidence, 03.4 a cure ---
 
+EVERYTHING_BUT_THE_RATE = tuple(name for name in Recipe.__dataclass_fields__ if name not in ("lr", "seed"))
+
 exercises = (
     build(
         "03.1",
@@ -181,14 +186,15 @@ exercises = (
     ),
     cure(
         "03.4",
-        "The patient at LR 10",
-        "learning_rate_too_high",
-        keep=("model", "depth", "width", "activation", "init", "normalisation", "residual", "optimizer", "momentum"),
+        "A rate for Adam",
+        "dead_relu_by_learning_rate",
+        keep=EVERYTHING_BUT_THE_RATE,
         seeds=(11,),
         points=2,
         hints=(
-            "You have measured which rate this very net wants.",
-            "A tenth of the rate was not enough, and clipping only hid the NaN. Go where the range test points.",
+            "Rates of one optimizer say nothing about another. You have an instrument that asks the net itself.",
+            "labkit.find_lr(patient.model, cross_entropy, tuple(patient.data.train), patient.optimizer)",
+            "Take the rate that the range test suggests, or one near it.",
         ),
     ),
     explain(

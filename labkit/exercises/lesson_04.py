@@ -106,8 +106,9 @@ exercises = (
         example="warmup_cosine(step, steps, warmup, peak)",
         points=3,
         hints=(
-            "Two cases: step < warmup, and all others. The first is peak * (step + 1) / warmup.",
-            "After the warmup, how much of the rest is done? (step - warmup) / (steps - warmup), and never above 1.",
+            "Two cases: during the warmup, and after it. What is the rate of its first step, and what of its last?",
+            "Step < warmup: peak * (step + 1) / warmup. After it, how much of the rest is done? "
+            "(step - warmup) / (steps - warmup), and never above 1.",
             "Half a cosine from 1 to 0, for `done` from 0 to 1: (1 + cos(pi * done)) / 2.",
         ),
     ),

@@ -29,14 +29,14 @@ def patients() -> dict[str, Run]:
 def net_with_gradients() -> nn.Module:
     """A linear layer, a block of two inside another, and a head; the linear layer of the block got no gradient."""
     block = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
-    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), block, nn.Linear(3, 2, bias=False))
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), block, nn.Linear(3, 2))
     with torch.no_grad():
         for weight in net.parameters():
             weight.fill_(7.0)
     net[0].weight.grad = torch.full((3, 2), 2.0)  # 6 entries of 2: norm √24
     net[0].bias.grad = torch.tensor([-3.0, 3.0, -3.0])  # norm √27
     net[2][1].weight.grad, net[2][1].bias.grad = torch.zeros(3), torch.zeros(3)
-    net[3].weight.grad = torch.full((2, 3), -1e-9)
+    net[3].weight.grad = torch.full((2, 3), -1e-9)  # its bias is frozen, and has none
     return net
 
 
@@ -75,6 +75,8 @@ def judge_values(found: dict) -> None:
     expect(abs(first - 21.0) > 1e-3, "Layer '0': the norms were of weights, which are all 7 here. Look at `.grad`.")
     expect_close(first, together, "Layer '0', six entries of 2 and three of 3")
     expect_close(found["2.1"], 0.0, "Layer '2.1', all entries 0")
+    whole = "None is for layers that got nothing at all"
+    expect(found["3"] is not None, f"Layer '3' has a gradient for its weight, though not for its frozen bias: {whole}.")
     expect_close(float(found["3"]) * 1e9, 6**0.5, "Layer '3', six entries of -1e-9, the norm times 1e9", 1e-3)
 
 

@@ -41,6 +41,8 @@ def judge_dead_share(mine: Student) -> str:
     expect_close(mine(late), 0.5, "One unit speaks for the last of 300 samples only, the other never")
     expect_close(mine(-torch.ones(5, 3)), 0.0, "Answers of -1 (a leaky ReLU gives some) are not silence")
     expect_close(mine(torch.zeros(4, 6)), 1.0, "Nobody speaks")
+    faint = torch.tensor([[1e-7, 1.0], [-1e-7, 0.0]])
+    expect_close(mine(faint), 0.5, "Answers of 1e-7 count as silence: at most 1e-6 in size")
     return "It told silence on a batch from death, and negative from silent."
 
 
@@ -80,6 +82,8 @@ def judge_find_dead(mine: Student) -> str:
     moved = [name for name, value in net.state_dict().items() if not torch.equal(value, before[name])]
     expect(not moved, f"Right numbers, but looking changed {', '.join(moved)}. Batch norm learns in train mode.")
     expect(net.training, "Right numbers, but the net came to you in train mode and left in eval mode.")
+    mine.on(net.eval(), x.clone())
+    expect(not net.training, "Right numbers, but a net that came to you in eval mode left in train mode.")
     return "Right units, the whole set, and the net is as it was."
 
 
@@ -132,7 +136,7 @@ exercises = (
         points=4,
         right=SEALED,
         because="A was alive and was killed; B has layers with a gradient of exactly 0; C is loud, not silent; "
-        "and D, whose loss looks so well, was mostly dead before it began.",
+        "and D, whose loss looks so good, was mostly dead before it began.",
         wrong={
             "A": {
                 "dead_branch": "a dead branch is dead from the first evaluation; this layer began alive.",
@@ -147,7 +151,7 @@ exercises = (
             "C": {
                 "dead_relu_by_learning_rate": "not one of its units is silent.",
                 "dead_branch": "not one of its units is silent, and no gradient is 0.",
-                "partly_dead_layer": "not one of its units is silent. They all say the same, loudly.",
+                "partly_dead_layer": "not one of its units is silent. They are loud: nearly always +1 or -1.",
             },
             "D": {
                 "dead_relu_by_learning_rate": "its loss falls, and what is dead was dead before the first step.",

@@ -165,7 +165,7 @@ exercises = (
         hints=(
             "The forward pass is too large. Which two things decide how large the values of the third layer are?",
             "What goes in (inputs), and the factor of about four at each layer (init).",
-            "Compare mode.sick with mode.healthy: mode.sick.changes_from(mode.healthy).",
+            "Compare it with its twin: sick.changes_from(labkit.FAILURES['fp16_overflow'].healthy).",
         ),
     ),
     explain(

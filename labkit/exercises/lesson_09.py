@@ -10,6 +10,8 @@ from labkit.checkup import Checkup, checkup
 from labkit.data import load
 from labkit.exercise import Student, build, cure, expect, expect_close, explain
 from labkit.recipe import Recipe
+from labkit.run import Run
+from labkit.train import train
 
 # --- 09.1 ---
 
@@ -20,7 +22,8 @@ def judge_shared(mine: Student) -> str:
     val = torch.cat([fresh[:4], train[[31]], fresh[4:], train[[7]]])
     seen = mine(train, val)
     if torch.is_tensor(seen) or isinstance(seen, int | float):
-        expect(float(seen) != 0, "Two images are in both sets, at other places. Did you compare place with place?")
+        advice = "Did you compare place with place, or put tensors into a set? Equal tensors have different hashes."
+        expect(float(seen) != 0, f"Two images are in both sets, at other places. {advice}")
     expect_close(seen, 2, "Two of eleven validation images are in training, at other places")
     twice = torch.cat([train, train[:3]])
     seen = mine(twice, torch.cat([fresh, train[[2, 2, 2]]]))
@@ -75,15 +78,44 @@ def judge_samples_mixed(mine: Student) -> str:
     moved = [name for name, value in net.state_dict().items() if not torch.equal(value, before[name])]
     expect(not moved, f"Right answers, but asking changed {', '.join(moved)}.")
     expect(net.training, "Right answers, but the net came in train mode and left in eval mode.")
+    resting = net_of().eval()
+    mine.on(resting, x.clone())
+    expect(not resting.training, "Right answers, but a net that came in eval mode left in train mode.")
     left = [name for name, weight in net.named_parameters() if weight.grad is not None]
     expect(not left, "Right answers, but gradients stay behind in the weights: torch.autograd.grad leaves none.")
     expect(torch.equal(batch, x), "Right answers, but you altered the caller's batch. Work on a clone.")
     return "It found three ways of mixing, let batch norm be, and left no trace."
 
 
-# --- 09.3 is a cure; 09.4 is about these set-ups ---
+# --- 09.3 ---
 
 EVERYTHING_BUT_THE_STEP = tuple(name for name in Recipe.__dataclass_fields__ if name not in ("step", "seed"))
+
+
+def two_steps(recipe: Recipe, factor: float) -> Run:
+    """Two steps, with what the first left in the gradients times a factor before the second."""
+
+    def step(training, x, y) -> None:
+        recipe.step(training, x, y)
+        for weight in training.model.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(factor)
+
+    return train(recipe.but(step=step, steps=2, evaluate_every=0, samples=256), progress=False)
+
+
+def judge_step(recipe: Recipe) -> None:
+    """Clipping hides the growth of the gradients well enough to learn, and forgets nothing."""
+    plain, altered = two_steps(recipe, 1.0), two_steps(recipe, 1000.0)
+    expect(len(plain) == 2, "The instruments saw nothing: call training.look(loss, x, y) once in every step.")
+    expect(
+        plain.facts["weights_sha256"] == altered.facts["weights_sha256"],
+        "After one step the gradients in the weights were made a thousand times larger, and your next step was another "
+        "one: what an old batch left behind still counts.",
+    )
+
+
+# --- 09.4 is about these set-ups ---
 
 
 SAMPLES = 2000
@@ -178,6 +210,7 @@ exercises = (
         "Give the patient a step that forgets",
         "zero_grad_missing",
         keep=EVERYTHING_BUT_THE_STEP,
+        also=judge_step,
         seeds=(11,),
         points=3,
         hints=(

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -48,12 +49,15 @@ def judge_top_curvature(mine: Student) -> str:
     expect_close(size, 0.0, "No curvature at all")
     calls = []
     mine(lambda vector: calls.append(1) or 2 * vector, torch.ones(3), 7)
-    expect(6 <= len(calls) <= 9, f"7 iterations were asked for, and you multiplied {len(calls)} times.")
+    expect(len(calls) <= 2 * 7 + 1, f"7 iterations were asked for, and you multiplied {len(calls)} times.")
     return "The largest in size, with its sign, and no division by 0."
 
 
 def _number(answer) -> float:
-    expect(isinstance(answer, int | float) or (torch.is_tensor(answer) and answer.numel() == 1), "Expected a number.")
+    expect(
+        isinstance(answer, int | float | np.number) or (torch.is_tensor(answer) and answer.numel() == 1),
+        "Expected a number.",
+    )
     return float(answer)
 
 
@@ -112,6 +116,7 @@ exercises = (
         example="top_curvature(times, start, iterations)",
         points=3,
         hints=(
+            "What does H do to the part of v that bends most, beside the rest of v? And what keeps v from exploding?",
             "In a loop: product = times(v); then v = product, made of length 1 again.",
             "With v of length 1, the eigenvalue is v · Hv. It has a sign; the length of Hv has none.",
             "Before you divide by product.norm(), ask whether it is 0.",
@@ -137,6 +142,7 @@ exercises = (
         example="losses_between(net, other, loss, x, y, points)",
         points=3,
         hints=(
+            "Mix weights, not losses. And whose weights may you overwrite?",
             "Make a copy with copy.deepcopy(net).eval() and walk with that one.",
             "zip(copy.parameters(), net.parameters(), other.parameters()) gives the three tensors of each place.",
             "weight.copy_(a + share * (b - a)) under torch.no_grad(), for share in torch.linspace(0, 1, points).",
@@ -148,11 +154,11 @@ exercises = (
         modes=tuple(SEALED.values()),
         points=4,
         right=SEALED,
-        because="A's first layer hears tens of thousands of times less than its last. B's grows a hundredfold "
+        because="A's first layer hears tens of thousands of times less than its last. B's grows manyfold "
         "while the loss sleeps. C has large gradients and updates of a millionth. D is level, alive and slow.",
         wrong={
             "A": {
-                "plateau": "compare its first layer with its last: on a plateau all layers are within a few tens.",
+                "plateau": "compare its first layer with its last: on a plateau they are a few tens apart at most.",
                 "saddle_point": "at a saddle the first layer's gradient grows by itself. This one stays.",
                 "learning_rate_too_low": "its last layer moves by a hundredth per step. That is no low rate.",
                 "zero_init": "then the first layer's gradient would be exactly 0, not merely tiny.",
@@ -170,7 +176,7 @@ exercises = (
                 "zero_init": "its first layer has a gradient, and a large one.",
             },
             "D": {
-                "saddle_point": "at a saddle the first layer's gradient grows a hundredfold. This one is level.",
+                "saddle_point": "at a saddle the first layer's gradient grows manyfold. This one is level.",
                 "learning_rate_too_low": ALIVE,
                 "vanishing_gradients": "the first layer hears about a sixth of the last. Vanishing is a thousandth.",
                 "zero_init": "then the first layer's gradient would be exactly 0.",

@@ -33,8 +33,8 @@ def patients() -> dict[str, Run]:
 
 def judge_head_entropy(mine: Student) -> str:
     everywhere = torch.full((3, 2, 8, 8), 1 / 8)
-    expect_close(torch.as_tensor(mine(everywhere)).shape, (2,), "Two heads want two numbers, so the shape")
     seen = torch.as_tensor(mine(everywhere)).double()
+    expect(seen.shape == (2,), f"Two heads want two numbers: expected the shape (2,), got {tuple(seen.shape)}.")
     if torch.allclose(seen, torch.full((2,), 3.0, dtype=torch.float64), atol=1e-4):
         expect(False, "8 tokens looked at alike gave 3: that is in bits. Nats use the natural logarithm.")
     expect(
@@ -47,6 +47,9 @@ def judge_head_entropy(mine: Student) -> str:
     expect_close(answer, [0.0, 0.0], "Each token looks at one alone", 1e-4)
     two = torch.stack([torch.full((4, 4), 1 / 4), torch.eye(4)])[None].repeat(5, 1, 1, 1)
     expect_close(mine(two), [math.log(4), 0.0], "One head open, the other shut: they must not be mixed", 1e-4)
+    apart = torch.stack([torch.eye(4), torch.eye(4).roll(1, 0)])[:, None].repeat(1, 2, 1, 1)
+    order = "Two images that look at different places: the entropy of each row first, then the mean"
+    expect_close(mine(apart), [0.0, 0.0], order, 1e-4)
     return "Open heads, shut heads, exact zeros, and one number for each head."
 
 

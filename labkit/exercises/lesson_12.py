@@ -97,7 +97,7 @@ def judge_watched(mine: Student) -> str:
 # --- 12.2 ---
 
 
-class Broken(ValueError):
+class Broken(RuntimeError):  # as the alarm is one, too
     """An error that is none of the watch's business."""
 
 
@@ -158,6 +158,19 @@ def judge_guarded(mine: Student) -> str:
             return "It stops at the first alarm, lets a sound loop finish, and swallows no other error."
         raise
     raise NotYet("The loop failed with an error of its own, and you swallowed it. Catch labkit.Alarm and nothing else.")
+
+
+# --- 12.5 ---
+
+
+def judge_schedule(recipe: Recipe) -> None:
+    """In the middle of epochs, for two sizes of them: 'constant' would cure this patient too."""
+    for samples, size in ((10_000, 128), (1_000, 50)):
+        case = recipe.but(samples=samples, batch_size=size)
+        for epoch in (0, 1, 4):
+            step = int((epoch + 0.5) * (samples // size))
+            what = f"{samples:,} images in batches of {size}, step {step}, which is in epoch {epoch} counted from 0"
+            expect_close(case.schedule(step, case), case.lr * case.decay**epoch, what)
 
 
 # --- 12.3 and 12.4: the hypotheses, their tests, and the runs; 12.5 is a cure ---
@@ -273,6 +286,7 @@ exercises = (
         "Put the scheduler where it belongs",
         "scheduler_stepped_per_batch",
         keep=EVERYTHING_BUT_THE_SCHEDULE,
+        also=judge_schedule,
         seeds=(11,),
         points=3,
         hints=(

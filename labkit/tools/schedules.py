@@ -29,7 +29,8 @@ def preview(schedule, steps: int, recipe=None) -> np.ndarray:
 def in_words(rates: np.ndarray) -> str:
     """What stands out: where it peaks, where it ends, and whether steps are wasted at 0."""
     peak = int(np.argmax(rates))
-    words = [f"{rates[0]:.3g} at step 0, {rates[peak]:.3g} at step {peak} (its peak), {rates[-1]:.3g} at the end"]
+    start = f"{rates[0]:.3g} at step 0, {rates[peak]:.3g} at step {peak}" if peak else f"{rates[0]:.3g} at step 0"
+    words = [f"{start} (its peak), {rates[-1]:.3g} at the end"]
     idle = int((rates < PRECISION * rates.max()).sum())
     if idle:
         words.append(f"{idle} of {len(rates)} steps at a rate of 0")

@@ -46,7 +46,7 @@ failure = FailureMode(
     mechanism="The same matrix is applied once per row, so its gain counts 28 times: anything above 1 grows without "
     "bound on the way there and on the way back.",
     first_check="The gradient norm of the recurrent weight at step 0, and the largest singular value of that matrix.",
-    remedy="Start the recurrent matrix orthogonal (or as the identity) with gain 1. Clipping belongs into recurrent "
+    remedy="Start the recurrent matrix orthogonal (or as the identity) with gain 1. Clipping belongs in recurrent "
     "training against later peaks, but does not repair the start.",
     reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013)",
     looks="jumps",

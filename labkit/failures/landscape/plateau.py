@@ -40,11 +40,8 @@ failure = FailureMode(
     title="Plateau",
     healthy=healthy,
     sick=sick,
-    cures={
-        "Xavier init": sick.but(init="xavier", init_scale=1.0),
-        "Adam": sick.but(optimizer="adam", lr=0.003),
-        "momentum 0.9": sick.but(momentum=0.9),
-    },
+    # Momentum 0.9 and Adam at 0.003 cross the flat, too, and end 1 to 3 and 1 to 5 points below the twin (5 seeds).
+    cures={"Xavier init": sick.but(init="xavier", init_scale=1.0)},
     false_cures={"clipping the gradient norm to 1, which is never reached": sick.but(clip=1.0)},
     signature=signature,
     harm=0.3,
@@ -54,8 +51,8 @@ failure = FailureMode(
     "much better than another. Steps of usual size have to cross this flat ground one by one.",
     first_check="Loss and gradient norm together: a flat loss with a gradient far below its later peak is a plateau, "
     "not the end of learning.",
-    remedy="Draw the weights so that each layer keeps the scale. Momentum or Adam cross the flat sooner. Do not take "
-    "the first flat stretch for convergence.",
+    remedy="Draw the weights so that each layer keeps the scale. Momentum or Adam cross the flat sooner, but the "
+    "steps spent on it are lost. Do not take the first flat stretch for convergence.",
     reference="Dauphin et al., Identifying and attacking the saddle point problem in high-dimensional non-convex "
     "optimization (2014)",
     looks="stops too high",
