@@ -229,7 +229,8 @@ import importlib.util
 from pathlib import Path
 
 if importlib.util.find_spec("labkit") is None:
-    assert not Path("../pyproject.toml").exists(), "no labkit in this kernel: see `make lab`"
+    if Path("../pyproject.toml").exists():
+        raise ModuleNotFoundError("this kernel has no labkit: open the course with `make lab`")
     address = {address}
     %pip install --quiet --no-deps "failure-mode-labkit @ git+{{address}}\""""
 

@@ -126,7 +126,8 @@ def is_cured(name: str, recipe: Recipe, **options) -> Verdict:
     dataset = recipe.summary()["data"]
     setting = mode.setting(dataset) if dataset in DATASETS else {}  # what this data set asks of every recipe
     twin = mode.healthy.but(**setting | {"data": recipe.data, "seed": recipe.seed})
-    run, healthy = (train(each, errors="record", **options) for each in (recipe, twin))
+    run = train(recipe, errors="record", **options)
+    healthy = run if recipe == twin else train(twin, errors="record", **options)
     problem = why_not_cured(mode, run, healthy, recipe)
     if problem:
         return Verdict(False, problem, run)

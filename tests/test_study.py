@@ -163,6 +163,7 @@ def test_the_cure_is_a_cure(calls):
     assert found and found.cured
     assert found.why.startswith("cured: 9") and "the healthy twin has 9" in found.why
     assert found.run.accuracy > LEARNED["mnist"]
+    assert len(calls) == 1  # it is the healthy twin itself: one run serves both
 
 
 def test_the_sick_recipe_is_not(calls):
