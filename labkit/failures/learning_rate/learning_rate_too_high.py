@@ -61,7 +61,7 @@ failure = FailureMode(
     "chance level and stays there, because the jump has killed every unit.",
     mechanism="A step longer than the valley is wide lands higher on the other side, where the slope is steeper "
     "and the next step longer still.",
-    first_check="The ratio of update to weight over the first ten steps: above a half, the weights are thrown away.",
+    first_check="The ratio of update to weight in the first ten steps: above a half, it is this.",
     remedy="Lower the learning rate by factors of ten until the loss falls from the start, or read it off a "
     "range test. A tenth is often not enough, and clipping only hides the NaN.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), sections 8.3 and 11.4",
