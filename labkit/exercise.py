@@ -148,20 +148,21 @@ class Student:
 
     def on(self, *arguments, **options):
         """The same on the things themselves, for a function that is meant to change them: make them anew each time."""
+        call = self.in_words(arguments, options)
         answer = self.says(*arguments, **options)
         if is_untouched(answer):
-            call = self.in_words(arguments, options)
             raise NotYet(f"Called: {call}\nIt returned {answer!r}: is a `return` missing on that way?")
         return answer
 
     def says(self, *arguments, **options):
         """The same for a function whose answer may be None, once it is no stub."""
+        call = self.in_words(arguments, options)
         try:
             answer = self.function(*arguments, **options)
         except NotImplementedError:
             raise NotAttempted from None
         except (Exception, SystemExit) as error:
-            raise NotYet(f"Called: {self.in_words(arguments, options)}\n{error_in_words(error)}") from error
+            raise NotYet(f"Called: {call}\n{error_in_words(error)}") from error
         if is_untouched(answer) and is_stub(self.function):
             raise NotAttempted
         return answer
@@ -223,6 +224,11 @@ def cure(
         return f"Trained again with {changes_in_words(recipe, sick)}: clean, and as good as the healthy twin."
 
     return Exercise(id=id, title=title, kind="cure", judge=judge, modes=(mode,), **fields)
+
+
+def everything_but(*names: str) -> tuple[str, ...]:
+    """For `keep`: all of a recipe but these, and the seed, which belongs to the judge."""
+    return tuple(name for name in Recipe.__dataclass_fields__ if name not in (*names, "seed"))
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded, short
-from labkit.recipe import Recipe
+from labkit.exercise import Student, build, cure, everything_but, expect, expect_close, explain, recorded, short
 from labkit.run import Run
 
 # --- the sealed patients of 03.5: all of them end at chance level ---
@@ -139,8 +138,6 @@ def judge_clip(mine: Student) -> str:
 
 # --- 03.2 and 03.5 are evidence, 03.4 a cure ---
 
-EVERYTHING_BUT_THE_RATE = tuple(name for name in Recipe.__dataclass_fields__ if name not in ("lr", "seed"))
-
 exercises = (
     build(
         "03.1",
@@ -188,7 +185,7 @@ exercises = (
         "03.4",
         "A rate for Adam",
         "dead_relu_by_learning_rate",
-        keep=EVERYTHING_BUT_THE_RATE,
+        keep=everything_but("lr"),
         seeds=(11,),
         points=2,
         hints=(

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.checkup import Checkup, checkup
 from labkit.data import load
-from labkit.exercise import Student, build, cure, expect, expect_close, explain
+from labkit.exercise import Student, build, cure, everything_but, expect, expect_close, explain
 from labkit.recipe import Recipe
 from labkit.run import Run
 from labkit.train import train
@@ -88,8 +88,6 @@ def judge_samples_mixed(mine: Student) -> str:
 
 
 # --- 09.3 ---
-
-EVERYTHING_BUT_THE_STEP = tuple(name for name in Recipe.__dataclass_fields__ if name not in ("step", "seed"))
 
 
 def two_steps(recipe: Recipe, factor: float) -> Run:
@@ -209,7 +207,7 @@ exercises = (
         "09.3",
         "Give the patient a step that forgets",
         "zero_grad_missing",
-        keep=EVERYTHING_BUT_THE_STEP,
+        keep=everything_but("step"),
         also=judge_step,
         seeds=(11,),
         points=3,

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.data import load
-from labkit.exercise import NotYet, Student, build, cure, expect, expect_close, explain
+from labkit.exercise import NotYet, Student, build, cure, everything_but, expect, expect_close, explain
 from labkit.failures import FAILURES
 from labkit.recipe import Recipe
 from labkit.run import Run
@@ -182,7 +182,6 @@ TESTS = {
     SADDLE: "first gradient",
     CONVERGED: "train on",
 }
-EVERYTHING_BUT_THE_SCHEDULE = tuple(name for name in Recipe.__dataclass_fields__ if name not in ("schedule", "seed"))
 WHY_NOT = {
     "loss against metric": "that test asks whether the number on the screen can be true.",
     "rate really used": "that test asks whether anything may still move.",
@@ -285,7 +284,7 @@ exercises = (
         "12.5",
         "Put the scheduler where it belongs",
         "scheduler_stepped_per_batch",
-        keep=EVERYTHING_BUT_THE_SCHEDULE,
+        keep=everything_but("schedule"),
         also=judge_schedule,
         seeds=(11,),
         points=3,

@@ -60,13 +60,13 @@ failure = FailureMode(
     symptom="No NaN and no jump: the loss falls, but slowly, and ends far above what the same rate reaches with a "
     "warm-up.",
     mechanism="Adam's first steps are as long as its rate whatever the gradient, because its averages know only one "
-    "batch. Queries and keys grow too large at once; softmax picks one patch, and passes hardly any gradient to change "
+    "batch. Queries and keys grow too large; softmax picks one patch, and passes hardly any gradient to change "
     "its mind.",
     first_check="The ratio of update to weight at steps 0 to 10, and the entropy of attention at the first "
     "validations.",
     remedy="Let the rate rise over the first steps, here half of a short run, usually 1 to 10 %. A lower rate "
     "throughout works too, and is slower.",
-    reference="Xiong et al., On Layer Normalization in the Transformer Architecture (2020)",
+    reference="Liu et al., On the Variance of the Adaptive Learning Rate and Beyond (2019)",
     looks="stops too high",
     shows="attention_entropy",
     knobs=(
