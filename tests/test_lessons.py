@@ -331,8 +331,8 @@ def test_nbgrader_releases_every_lesson_and_gives_all_points_to_all_right_and_no
 
     graded, course = "06_dead_and_saturated_units", tmp_path / "course"
     lessons.course(ROOT, course)
+    nbgrader(course, "generate_assignment", "*")
     for path in lessons.solutions(ROOT):
-        nbgrader(course, "generate_assignment", path.stem)
         released = (course / "release" / path.stem / path.name).read_text(encoding="utf-8")
         assert lessons.STUB in released and "BEGIN SOLUTION" not in released and "HIDDEN TESTS" not in released
     right = {cell.id: cell.source for cell in lessons.read(ROOT / "solutions" / f"{graded}.ipynb").cells}

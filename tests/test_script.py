@@ -4,7 +4,6 @@ import ast
 import gzip
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def fewer_images(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_it_is_complete_and_runs(name, fewer_images, monkeypatch, capsys):
+def test_it_is_complete_and_runs(name, fewer_images, tmp_path, monkeypatch, capsys):
     text = script(FAILURES[name])
     imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {alias.name for node in imported if isinstance(node, ast.Import) for alias in node.names}
@@ -39,7 +38,7 @@ def test_it_is_complete_and_runs(name, fewer_images, monkeypatch, capsys):
     assert not any(module.split(".")[0] == "labkit" for module in modules)
     assert FAILURES[name].title in text and "SICK" in text and "CURED" in text
     if FAILURES[name].sick.processes > 1:
-        return run_alone(text)  # its processes must be able to import it
+        return run_alone(text, tmp_path, fewer_images)  # its processes must be able to import it
     monkeypatch.setenv("MNIST_FOLDER", str(fewer_images))
     monkeypatch.setattr(sys, "argv", ["script.py", "--steps", "2"])
     exec(compile(text, f"{name}.py", "exec"), {"__name__": "__main__"})
@@ -50,18 +49,17 @@ def test_it_is_complete_and_runs(name, fewer_images, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", sorted(ALONE))
 def test_it_runs_in_a_python_that_has_never_heard_of_labkit(name, tmp_path):
-    run_alone(script(FAILURES[name]), tmp_path)
+    run_alone(script(FAILURES[name]), tmp_path, embedded_folder())
 
 
-def run_alone(text: str, folder=None) -> None:
-    folder = Path(folder or tempfile.mkdtemp())
+def run_alone(text: str, folder: Path, mnist: Path) -> None:
     (folder / "alone.py").write_text(text, encoding="utf-8")
     hidden = "import sys; sys.modules['labkit'] = None; import runpy; runpy.run_path('alone.py', run_name='__main__')"
     arguments = [sys.executable, "alone.py"] if "spawn(" in text else [sys.executable, "-c", hidden]
     done = subprocess.run(
         [*arguments, "--steps", "2"],
         cwd=folder,
-        env={"MNIST_FOLDER": str(embedded_folder()), "PATH": "", "OMP_NUM_THREADS": "1"},
+        env={"MNIST_FOLDER": str(mnist), "PATH": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
