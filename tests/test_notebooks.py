@@ -184,8 +184,10 @@ def test_a_student_gets_no_outputs_and_no_answers(path):
 
 
 @every_student
-def test_no_text_says_what_a_sealed_patient_has(path):
+def test_nothing_says_what_a_sealed_patient_has(path):
     assert re.findall(r"[Pp]atients? [A-H]\b.*", prose(path)) == []
+    for cell in code_cells(path):  # to take one of them out for a picture of something is to name it
+        assert re.findall(r"""\[["'][A-H]["']\].*""", cell.source) == [], cell.id
 
 
 @every_solution

@@ -394,7 +394,7 @@ def test_ci_tests_with_every_extra(tmp_path):
 
 @needs_bash
 def test_ci_leaves_the_system_alone_when_not_root(tmp_path):
-    steps = ["make lint", "make test", "make contract FIRST=1 SEEDS=2"]
+    steps = ["make lint", "make test", "make contract FIRST=1 SEEDS=1"]
     assert continuous_integration(tmp_path, user=1000) == (0, steps)
 
 
