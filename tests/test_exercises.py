@@ -364,7 +364,7 @@ def test_negative_is_not_silent():
     assert "are not silence" in str(found)
 
 
-def detector(*, images=None, evaluate=True, restore=True, remove=True):
+def detector(*, images=None, evaluate=True, restore=True, remove=True, always_train=False):
     def find_dead(net, x):
         outputs, was = {}, net.training
         hooks = [
@@ -375,7 +375,7 @@ def detector(*, images=None, evaluate=True, restore=True, remove=True):
         with torch.no_grad():
             (net.eval() if evaluate else net)(x[:images])
         if restore:
-            net.train(was)
+            net.train(was or always_train)
         for hook in hooks if remove else []:
             hook.remove()
         return {name: (each.abs().amax(0) <= 1e-6).nonzero().flatten().tolist() for name, each in outputs.items()}
@@ -394,6 +394,7 @@ def test_a_detector_is_right():
         ({"evaluate": False}, "looking changed"),
         ({"restore": False}, "left in eval mode"),
         ({"remove": False}, "hooks are still on 1, 5"),
+        ({"always_train": True}, "in eval mode left in train mode"),
     ],
 )
 def test_a_detector_that_disturbs_or_overlooks_is_told_what(fault, words):
