@@ -51,7 +51,7 @@ failure = FailureMode(
     },
     false_cures={"twice as many steps": sick.but(steps=800)},
     signature=signature,
-    harm=0.04,
+    harm=0.06,
     symptom="A good start, and then a loss that goes up and down in a band and sinks no further, "
     "however long it trains.",
     mechanism="Far from the floor long steps are the fastest; near it they jump from one wall of the valley to the "
