@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 # Name -> the module that has it. Loaded on first use, so that `labkit --help` does not wait for torch.
 _HOME = {
     "Recipe": "recipe",
-    "Run": "run",
+    "Run": "recording.run",
     "train": "train",
     "FAILURES": "failures",
     "FailureMode": "failure_mode",
@@ -26,8 +26,8 @@ _HOME = {
     "Phase": "phase",
     "find_lr": "tools.lr_finder",
     "gradient_flow": "tools.gradient_flow",
-    "hunt": "tools.nan_hunt",
-    "scan": "tools.nan_hunt",
+    "hunt": "recording.nan_hunt",
+    "scan": "recording.nan_hunt",
     "dead_units": "tools.dead_units",
     "ClipLog": "tools.clipping",
     "check": "exercises",

@@ -34,7 +34,7 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from labkit.data import DataError
     from labkit.failures import UnknownFailure
     from labkit.knob import RecipeError
-    from labkit.run import RunError
+    from labkit.recording.run import RunError
 
     return DataError, UnknownFailure, RecipeError, RunError, OSError
 
@@ -191,7 +191,8 @@ def run_mode(options) -> None:
 def diagnose_file(options) -> None:
     import dataclasses
 
-    from labkit import export, report
+    from labkit import report
+    from labkit.recording import logs as export
     from labkit.diagnose import diagnose
 
     run = export.read(options.file)
@@ -291,7 +292,7 @@ def show_contract(outcomes, options) -> int:
     import dataclasses
 
     from labkit import clinic
-    from labkit.run import written_whole
+    from labkit.recording.run import written_whole
 
     if options.json:
         show_json([dataclasses.asdict(each) for each in outcomes])
@@ -309,7 +310,7 @@ def show_evaluation(found, options) -> int:
 
     from labkit import blind_report
     from labkit.plots import save
-    from labkit.run import written_whole
+    from labkit.recording.run import written_whole
 
     show_json(dataclasses.asdict(found)) if options.json else print(blind_report.in_words(found))
     if not options.out:

@@ -12,7 +12,7 @@ import torch
 from labkit import __version__
 from labkit.data import download_folder
 from labkit.recipe import Recipe
-from labkit.run import FORMAT, Run, RunError
+from labkit.recording.run import FORMAT, Run, RunError
 
 
 def archive_folder() -> Path:

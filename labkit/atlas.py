@@ -8,7 +8,7 @@ import numpy as np
 
 from labkit.readings import gradient_ratio, typical, worst_dead
 from labkit.reference import RANGES, Range
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.study import Study
 
 # Two losses look alike when their smoothed curves differ by less than this: half the time 5 %, never a quarter.

@@ -18,7 +18,7 @@ from labkit.failure_mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
 from labkit.recipe import COUNT, Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.study import Study
 from labkit.train import train
 

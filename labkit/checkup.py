@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.ledger import fingerprints, not_in_optimizer, strangers
+from labkit.recording.sample_log import fingerprints, not_in_optimizer, strangers
 from labkit.tools.gradient_flow import gradient_flow
 from labkit.tools.lr_finder import unchanged
 

@@ -14,7 +14,7 @@ from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.recipe import COUNT, Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.study import Study, play
 
 

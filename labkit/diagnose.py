@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from labkit.failure_mode import Evidence, FailureMode
 from labkit.failures import FAILURES
 from labkit.readings import LOOKS, looks
-from labkit.run import NoTrace, Run
+from labkit.recording.run import NoTrace, Run
 
 # Of two failures seen at the same step, the cause stands before the consequence: a dead net shows every sign
 # of a vanishing gradient, a diverged one every sign of death, and any of them fails to generalise.

@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.utils.data import DistributedSampler
 
-from labkit.run import Run
+from labkit.recording.run import Run
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PATIENCE = timedelta(seconds=120)  # for the other processes, in every exchange

@@ -17,7 +17,7 @@ from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.readings import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.workbench import Workbench, seeded
 
 Rows = list[tuple[str, str]]

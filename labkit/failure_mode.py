@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from labkit.knob import RecipeError, near
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 DATASETS = ("mnist", "cifar10")
 CLOSE = 0.02  # a cure brings the validation accuracy within two points of the healthy twin

@@ -12,7 +12,7 @@ from torch import nn
 from labkit.knob import Number, RecipeError
 from labkit.models import ACTIVATIONS
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import Training
 
 # What a net in the middle of its training can be given. Everything else is decided before the first step.

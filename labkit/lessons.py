@@ -15,7 +15,7 @@ from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
 from labkit.reference import RANGES
 from labkit.report import changes_in_words
-from labkit.run import written_whole
+from labkit.recording.run import written_whole
 
 README = Path("README.md")
 SYLLABUS = Path("notebooks/README.md")

@@ -16,7 +16,7 @@ from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.readings import looks
 from labkit.recipe import COUNT, Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 # A short run of a narrow net: long enough for a healthy one to learn (91 % at its best), short enough for many.

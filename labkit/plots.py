@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from labkit.knob import RecipeError
 from labkit.readings import gradient_ratio, typical
 from labkit.reference import BANDS, FLOAT16_LARGEST
-from labkit.run import Run, written_whole
+from labkit.recording.run import Run, written_whole
 
 # Okabe-Ito colours, told apart by colour-blind readers. Width, dashes and markers serve where there is no colour:
 # healthy is broad and pale, so that a cured line that lies right on it is still seen.

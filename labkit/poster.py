@@ -17,7 +17,7 @@ from labkit.knob import RecipeError, near
 from labkit.recipe import COUNT, Recipe
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
-from labkit.run import Run, written_whole
+from labkit.recording.run import Run, written_whole
 from labkit.sheet import PAPERS, Box, Sheet
 from labkit.study import Study, study
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.run import Run
+from labkit.recording.run import Run
 
 
 def fixed_loss(run: Run) -> np.ndarray:

@@ -6,7 +6,7 @@ from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 

@@ -9,10 +9,10 @@ import time
 import torch
 from tqdm.auto import tqdm
 
-from labkit.instruments import LossRecorder, Recorder
+from labkit.recording.recorder import LossRecorder, Recorder
 from labkit.knob import RecipeError
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
 from labkit.workbench import Workbench, seeded
 

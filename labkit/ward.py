@@ -21,7 +21,7 @@ from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
 from labkit.readings import LOOKS
 from labkit.recipe import COUNT, Recipe
-from labkit.run import Run, written_whole
+from labkit.recording.run import Run, written_whole
 from labkit.study import Study, why_not_cured
 from labkit.train import train
 from labkit.ward_cases import Case, draw

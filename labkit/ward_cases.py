@@ -15,7 +15,7 @@ from labkit.knob import RecipeError
 from labkit.poster import HEADLINES
 from labkit.readings import LOOKS
 from labkit.recipe import Recipe
-from labkit.run import written_whole
+from labkit.recording.run import written_whole
 from labkit.study import Study, play
 
 LIST = Path(__file__).with_name("ward_cases.json")

@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.instruments import Recorder
-from labkit.run import Run
+from labkit.recording.recorder import Recorder
+from labkit.recording.run import Run
 
 # A live diagnosis reads everything that was recorded: seldom enough to cost little, often enough to be early.
 FIRST_ALARM, LATEST_ALARM = 8, 256  # steps: after 8, 16, 32 ... 256, then every 256

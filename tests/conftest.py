@@ -12,7 +12,7 @@ torch.set_num_threads(1)
 
 from helpers import tiny, trained  # noqa: E402
 
-from labkit.run import Run  # noqa: E402
+from labkit.recording.run import Run  # noqa: E402
 
 
 @pytest.fixture(scope="session")

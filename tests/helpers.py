@@ -6,7 +6,7 @@ import signal
 import numpy as np
 
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import Training, train
 
 LAYERS = ("layer1", "layer2", "layer3")

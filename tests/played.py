@@ -15,7 +15,7 @@ from labkit.diagnose import diagnose
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.sheet import INCH, Box, Sheet
 from labkit.study import Study
 

@@ -11,7 +11,7 @@ from helpers import tiny, trained
 from labkit import archive, models
 from labkit.archive import Archive, archive_folder, lasting
 from labkit.failures import FAILURES
-from labkit.run import Run
+from labkit.recording.run import Run
 
 RECIPE = tiny()
 

@@ -8,7 +8,7 @@ from played import made_of, played
 from labkit import atlas
 from labkit.failures import FAILURES
 from labkit.reference import RANGES, Range
-from labkit.run import Run
+from labkit.recording.run import Run
 
 NAMES = list(FAILURES)
 RANGE = {each.name: each for each in RANGES}

@@ -14,7 +14,7 @@ from labkit.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
 from labkit.failure_mode import Evidence
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.readings import looks
-from labkit.run import NoTrace, Run
+from labkit.recording.run import NoTrace, Run
 
 module = importlib.import_module("labkit.diagnose")
 SOME = FAILURES["learning_rate_too_low"]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from labkit import display, report
 from labkit.failures import FAILURES, Catalogue
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 ROOT = Path(__file__).resolve().parents[1]

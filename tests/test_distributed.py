@@ -15,7 +15,7 @@ from helpers import hear_ctrl_c, tiny
 from labkit import distributed
 from labkit.distributed import first_repeat, joined
 from labkit.parts import shuffled
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from helpers import LAYERS, hand_made
 
 from labkit.diagnose import diagnose
 from labkit.failures import FAILURES
-from labkit.run import Run
+from labkit.recording.run import Run
 
 JUST_ABOVE, JUST_BELOW = 1.01, 0.99
 

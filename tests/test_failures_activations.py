@@ -11,7 +11,7 @@ from helpers import hand_made
 
 from labkit.diagnose import diagnose, evidence_of
 from labkit.failures import FAILURES
-from labkit.run import Run
+from labkit.recording.run import Run
 
 ABOVE, BELOW = 1.01, 0.99
 MODES = (

@@ -8,7 +8,7 @@ import pytest
 from helpers import hand_made
 
 from labkit.failures import FAILURES
-from labkit.run import NoTrace
+from labkit.recording.run import NoTrace
 
 MINE = (
     "batch_too_small",

@@ -9,7 +9,7 @@ from helpers import hand_made, tiny, trained
 
 from labkit.diagnose import diagnose, evidence_of
 from labkit.failures import FAILURES
-from labkit.run import Run
+from labkit.recording.run import Run
 
 
 def constants(name: str):

@@ -12,7 +12,7 @@ from labkit.knob import RecipeError
 from labkit.models import ACTIVATIONS
 from labkit.parts import plain_step
 from labkit.plots import BY_EVALUATION
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import Training
 
 BASE = tiny(steps=40, depth=4, width=24, dropout=0.1, evaluate_every=10)

@@ -378,7 +378,7 @@ REDRAW = """
 import sys
 from pathlib import Path
 from labkit import poster
-from labkit.run import Run
+from labkit.recording.run import Run
 from played import made_of
 study = made_of("learning_rate_too_low", healthy=Run.load(sys.argv[1]))
 pages = poster.draw([study], paper="letter")

@@ -14,7 +14,7 @@ from labkit.tools import numerics, schedules
 from labkit.tools.clipping import ClipLog
 from labkit.tools.dead_units import dead_units
 from labkit.tools.gradient_flow import EXPLODING, VANISHING, gradient_flow
-from labkit.tools.nan_hunt import scan
+from labkit.recording.nan_hunt import scan
 
 # --- gradient flow --------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from labkit import models, parts
 from labkit.diagnose import diagnose
-from labkit.instruments import PATIENCE
+from labkit.recording.recorder import PATIENCE
 from labkit.recipe import RecipeError
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import Training, evaluation_steps, fingerprint, train
 from labkit.workbench import pick_device, seeded
 

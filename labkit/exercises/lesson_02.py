@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.exercise import Student, build, cure, expect, explain, short
 from labkit.failures import FAILURES
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 # --- the sealed curves of 02.3 ---

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.exercise import Student, build, cure, everything_but, expect, expect_close, explain, recorded, short
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # --- the sealed patients of 03.5: all of them end at chance level ---
 

@@ -8,7 +8,7 @@ import torch
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
 from labkit.parts import warmup_cosine
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.tools.schedules import preview
 
 # --- the sealed patients of 04.4: five losses that stop too high ---

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # --- the sealed patients of 05.4: four losses that do not move ---
 

@@ -3,7 +3,7 @@
 import torch
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded, short
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # --- the sealed patients of 08.4 ---
 

@@ -10,7 +10,7 @@ from labkit.checkup import Checkup, checkup
 from labkit.data import load
 from labkit.exercise import Student, build, cure, everything_but, expect, expect_close, explain
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 # --- 09.1 ---

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.tools.landscape import line_between, slice_1d
 
 # --- the sealed patients of 10.4 ---

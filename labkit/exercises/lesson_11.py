@@ -5,7 +5,7 @@ import math
 import torch
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # --- the sealed patients of 11.4 ---
 

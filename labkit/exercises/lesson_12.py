@@ -10,7 +10,7 @@ from labkit.data import load
 from labkit.exercise import NotYet, Student, build, cure, everything_but, expect, expect_close, explain
 from labkit.failures import FAILURES
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 from labkit.watch import Alarm, Watch, watch
 

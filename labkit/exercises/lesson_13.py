@@ -9,7 +9,7 @@ from labkit.failure_mode import Evidence
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 from labkit.ward import Treated, Ward, ward
 from labkit.ward_cases import draw

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.meters import ACTIVATIONS, SILENT, by_unit, captured, evaluating
+from labkit.recording.meters import ACTIVATIONS, SILENT, by_unit, captured, evaluating
 from labkit.tools.lr_finder import unchanged
 
 

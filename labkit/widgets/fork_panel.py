@@ -14,7 +14,7 @@ from labkit.fork import fork
 from labkit.knob import RecipeError
 from labkit.parts import plain_step
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.widgets import memory
 from labkit.widgets.controls import LAYOUT, WIDE, Control
 from labkit.widgets.knobs import button, in_short

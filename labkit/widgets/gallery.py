@@ -18,7 +18,7 @@ from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
 from labkit.recipe import Recipe
 from labkit.report import changes_in_words
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.widgets import memory
 from labkit.widgets.controls import LAYOUT
 from labkit.widgets.knobs import button, in_short

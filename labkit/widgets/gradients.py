@@ -13,7 +13,7 @@ from labkit.failure_mode import Knob
 from labkit.readings import gradient_ratio, matrix_layers, typical
 from labkit.recipe import Recipe
 from labkit.reference import BANDS
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.widgets.knobs import YOURS
 from labkit.widgets.panel import RecipePanel, table
 from labkit.widgets.picture import BY_LAYER, LIVE, text_html

@@ -11,7 +11,7 @@ from labkit.failure_mode import DATASETS, FailureMode
 from labkit.knob import RecipeError
 from labkit.recipe import Recipe
 from labkit.report import changes_in_words
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.widgets.controls import LAYOUT, STANDARD, WIDE, Control
 from labkit.widgets.picture import panes_for, text_html
 from labkit.widgets.situation import PLAIN, Situation

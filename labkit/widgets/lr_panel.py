@@ -10,7 +10,7 @@ from labkit import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.tools.lr_finder import RangeTest, find_lr
 from labkit.train import few_threads
 from labkit.widgets.controls import Control

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.train import train
 
 MOST = 100  # runs kept, the ones used last; one of 400 steps takes a megabyte or so

@@ -11,7 +11,7 @@ from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import Knob
 from labkit.recipe import Recipe
 from labkit.reference import BANDS
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.widgets.controls import WIDE
 from labkit.widgets.knobs import YOURS, in_short
 from labkit.widgets.panel import RecipePanel, table

@@ -14,7 +14,7 @@ from PIL import Image
 
 from labkit import plots
 from labkit.readings import typical
-from labkit.run import NoTrace, Run
+from labkit.recording.run import NoTrace, Run
 
 SIZE = (3.7, 2.45)  # inches of one pane: two of them fill the width of a notebook beside the knobs
 DOTS = 100  # per inch: a pixel of the picture is a pixel of the screen

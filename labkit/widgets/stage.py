@@ -10,7 +10,7 @@ import ipywidgets
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.knob import RecipeError
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 from labkit.widgets import memory
 from labkit.widgets.access import accessible
 from labkit.widgets.picture import SIZE, Pane, Picture, text_html

@@ -9,7 +9,7 @@ from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Mean entropy of all heads in nats, at the first evaluation. Sixteen tokens looked at alike: 2.77. Healthy nets begin
 # at 2.7, scores times 50 at 0.35 and times 200 at 0.1.

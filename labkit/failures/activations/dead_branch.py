@@ -7,7 +7,7 @@ from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss, matrix_layers
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 LEARNED = 0.75  # of the first loss is left at most: here 9 %; a net that is stuck has a graver failure
 BIAS = -30.0

@@ -7,7 +7,7 @@ from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import stuck, worst_dead
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of a layer's units silent on the whole probe. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2.
 DEAD = 0.5

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss, typical, worst_dead
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of a layer's units silent on the whole probe, at the end. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2, and
 # 85 % at Adam 0.03, which still learns; sick: 98 to 100 %.

@@ -7,7 +7,7 @@ from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of a layer's units silent on the probe at every evaluation, the first included. Healthy nets begin with 0 to
 # 4 % (6 layers of PyTorch's default init: 37 %), this one with 90 %.

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import typical
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of a layer's answers beyond 0.97 of the range, at the first step and as the median of the run. Healthy
 # tanh nets begin at 14 % and end at 69 % (sigmoid: 1 and 39 %); drawn from N(0, 1): 94 and 97 % (sigmoid: 90 and 91 %).

@@ -6,7 +6,7 @@ import torch
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import score
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Validation loss minus the smoothed training loss, in nats. Healthy runs with batch norm: 0.07 to 0.13; sorted
 # batches in train mode: 1.3 (photographs) to 4.8 (digits). Large mixed batches hide the bug: then there is no harm.

@@ -2,7 +2,7 @@
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # PyTorch's own words for a loss that no weight has a part in; a graph that was freed or edited in place has others.
 NO_WAY_BACK = "does not require grad and does not have a grad_fn"

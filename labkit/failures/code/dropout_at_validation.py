@@ -6,7 +6,7 @@ import torch
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import score
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Validation loss minus the loss of training images with dropout off, in nats. Healthy runs with dropout 0.5: 0.05 to
 # 0.12; with dropout left on: 0.22 (photographs) to 0.4 (digits).

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import plain_evaluate
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 RISE = 3.0  # the loss over its first value; healthy runs never rise by half, these to 1e10. Harmless on tame inputs.
 

@@ -8,7 +8,7 @@ import torch
 from labkit import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # A wrong answer gives the right class at most 1/2, so it costs at least ln 2: with mean cross-entropy L, a share of
 # at least 1 - L / ln 2 is right, whatever the net. Sound metrics never fall short of that; this one by 59 to 65 points.

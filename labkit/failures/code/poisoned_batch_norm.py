@@ -6,7 +6,7 @@ import torch
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import plain_evaluate
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The loss of training images in eval mode minus the smoothed training loss, in nats. Healthy runs with batch norm:
 # -0.1 to 0; with another set's statistics: 1 (photographs) to 12 (digits).

@@ -5,7 +5,7 @@ import numpy as np
 from labkit import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The learning rate, as shares of its peak: it has been below LOW and is above HIGH again. A schedule that ends where
 # the run ends never does that. Sick: 0.03 and 1.

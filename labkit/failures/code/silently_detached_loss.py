@@ -4,7 +4,7 @@ import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 healthy = Recipe(steps=200)
 

@@ -8,7 +8,7 @@ from torch import nn
 from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The outputs of one image add up to 1, so their mean is 1 / classes up to rounding (1e-7 of it). Healthy logits
 # have a mean that wanders by 0.01 to 1.

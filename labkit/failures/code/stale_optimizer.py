@@ -6,7 +6,7 @@ from torch import nn
 from labkit import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 HEAD_STD = 0.01  # a common draw for a new head on a trained body
 

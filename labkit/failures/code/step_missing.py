@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Learning rate times gradient over weight: the update that plain SGD would make. Healthy runs here: 1e-4 to 0.1;
 # below 1e-7 float32 rounds an update away, and weights stand still for another reason.

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The loss of the probe over the mean loss of its single images, at its lowest. A mean gives about 1 (0.5 to 2), a
 # sum as many as there are images: 512.

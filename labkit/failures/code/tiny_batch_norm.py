@@ -6,7 +6,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 FEW = 4  # images per batch; from 8 on batch norm has something to average
 # The training loss of the last quarter as a share of ln(classes). Batches of 2 with batch norm: 0.77 to 0.99; healthy

@@ -9,7 +9,7 @@ from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The loss on the same images at the end over the one at the start. Healthy runs of 200 steps end at 0.04 on
 # digits; with hidden layers that never learn, at 0.4, and at 0.95 on photographs.

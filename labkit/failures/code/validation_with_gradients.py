@@ -5,7 +5,7 @@ import torch
 from labkit import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 SOME = 0.0  # share of validation passes with gradients on; sound loops have none
 

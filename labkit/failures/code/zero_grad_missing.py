@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Gradient norm in the last quarter over the first one. Healthy runs: 0.3 to 2, and up to 6 where a plateau ends;
 # a sum of all gradients: 13 to 120.

@@ -8,7 +8,7 @@ from torch.nn.functional import affine_grid, grid_sample
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import plain_evaluate
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of the last validation's samples that were not in the first one, pixel for pixel. Healthy: 0.
 CHANGED = 0.5

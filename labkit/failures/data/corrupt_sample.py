@@ -4,7 +4,7 @@ from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import shuffled
 from labkit.readings import blows
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of a batch's samples that lie far outside; one of 128 is 0.8 %, a batch that is corrupt as a whole 100 %.
 A_FEW = 0.5

@@ -6,7 +6,7 @@ from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import shuffled
 from labkit.readings import chance_loss, input_deviation, label_shares, late_loss, matrix_layers, typical, worst_dead
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Late batch loss over that of chance. Shuffled labels: 0.98; healthy photographs below 0.7 after 300 steps.
 NOTHING_LEARNED = 0.93

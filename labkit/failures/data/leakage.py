@@ -5,7 +5,7 @@ import torch
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import shuffled
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of the validation samples that were trained on, pixel for pixel. Healthy: 0 on MNIST and CIFAR-10.
 SHARED = 0.01

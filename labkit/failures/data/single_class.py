@@ -4,7 +4,7 @@ from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import shuffled
 from labkit.readings import label_shares, late_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of the most frequent label among all samples trained on. Healthy: 0.10 to 0.12.
 ALONE = 0.999

@@ -3,10 +3,10 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.ledger import entropy
+from labkit.recording.sample_log import entropy
 from labkit.readings import chance_loss, fixed_loss, label_shares, late_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Median entropy of a batch's labels over that of all labels of the run. Shuffled batches of 128: 0.99; sorted: 0.
 # Where classes are rare, or are drawn in chunks, it is in between.

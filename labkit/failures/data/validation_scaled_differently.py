@@ -6,7 +6,7 @@ from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import plain_evaluate
 from labkit.readings import input_deviation
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Standard deviation of the validation inputs over that of the training inputs, or the other way round.
 # Healthy: 1.00 to 1.02, with random rotations 1.06; raw pixels: 65 to 80.

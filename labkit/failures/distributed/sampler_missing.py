@@ -4,7 +4,7 @@ from labkit import distributed
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.parts import shuffled
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of a process's first epoch that another process saw too. Dealt by a sampler: 0 to 0.001 (an epoch is counted up
 # to the first sample that comes again, which may be one or two too many); the same order in both: 1.

@@ -3,7 +3,7 @@
 from labkit import distributed
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of samples that come in the same order as an epoch before. With set_epoch below 0.01; without it 1.
 REPEATS = 0.9

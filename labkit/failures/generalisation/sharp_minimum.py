@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 WHOLE = 0.5  # batch over samples, from which a batch hardly differs from the next. Healthy: 0.01 to 0.06; here 1.
 FITTED = 0.99  # training accuracy: a minimum, not a slope; all runs here reach 1

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Loss of the last batches, with dropout, minus the loss on the probe, without. Digits: p = 0.2: 0.05; 0.5: 0.12;
 # 0.95: 0.8 nats. On photographs 0.2 has 0.3 already, because the loss still falls.

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import typical
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 NARROW = 1.0  # values in the narrowest hidden layer over values in the output. Here 0.2; healthy nets: 3 and more.
 HIGH = 0.5  # training loss as a share of ln(classes), at the end. Healthy: 0.02 to 0.1; two units: 0.6.

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import unlearned
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 ALWAYS = 0.95  # share of steps that are clipped; clipping to 1 cuts a quarter of them
 # Gradient norm over the threshold, in the last quarter of the run. Clipping to 1: below 1; to 0.1: 8, and two points

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import unlearned
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 ALWAYS = 0.95  # share of steps with an entry that is clipped; also true of harmless thresholds
 # Largest gradient entry over the threshold, in the last quarter of the run. Cut to 0.01: 10 and harmless; to 0.001:

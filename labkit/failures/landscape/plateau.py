@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import flat_start, matrix_layers, typical
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 LONG = 60  # steps within 2 % of the first loss. Healthy runs here leave within 10, N(0, 0.05) needs 120 to 215.
 ESCAPED = 0.9  # of its first value, the loss at the end: only a descent afterwards proves that there was a way down

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 WINDOW = 30  # last steps that are looked at; the chance that noise alternates through all of them is one in a billion
 # Share of these steps at which a tensor's mean gradient changes its sign. Here every one; shuffled batches: a half.

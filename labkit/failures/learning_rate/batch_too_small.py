@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import bounce, quarters
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 FEW = 32  # samples in a batch; healthy runs here have 64 or more
 # By how much the loss on the same 512 images climbs from one validation to the next, as a share of itself: 0.057 to

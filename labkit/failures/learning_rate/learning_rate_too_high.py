@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_loss, chance_loss, late_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # One update as large as half of the weights it changes. Healthy runs here stay below 0.2 (Adam's first step on a small
 # layer; 0.49 at a rate of 0.01, with a loss that hardly rises); LR 10 gives 1.4 to 3.6 in the first step, LR 1 some 2

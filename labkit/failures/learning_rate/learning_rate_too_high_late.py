@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import bounce, quarters
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # By how much the loss on the same 512 images climbs from one validation to the next, as a share of itself. Healthy runs
 # that are not near 0 yet: 0.00 to 0.04; LR 0.5 to the end: 0.075 to 0.12.

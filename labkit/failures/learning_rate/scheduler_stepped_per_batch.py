@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import asleep_from, quarters
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The factor from one step to the next. Decay per epoch: 1 at nearly all steps; a decay meant for epochs: 0.9 to 0.98.
 FACTOR = 0.99

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import quarters
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 GROWTH = 3.0  # the last rate over the first; a constant one gives 1, a warm-up over the whole run its length
 SAME = 0.01  # how much the rise may differ from step to step; a range test's grows with the rate

@@ -5,7 +5,7 @@ import torch
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_update
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 
 class ThriftyAdam(torch.optim.Optimizer):

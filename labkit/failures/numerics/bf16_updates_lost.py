@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import typical
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Length of the update over learning rate times gradient, the median over the steps. Plain SGD: 1.0000 in float32, at
 # least 0.999 in bfloat16 with LR 0.01; 0.5 to 0.75 with LR 0.001 to 0.002. With momentum or Adam it is above 1, and

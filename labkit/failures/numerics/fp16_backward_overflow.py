@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
 from labkit.reference import FLOAT16_LARGEST
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The factor on the loss. Without scaling it is 1; GradScaler begins at 65,536, halves it at every overflow, and
 # leaves no non-finite step behind. 2**20 overflows at step 0.

@@ -3,7 +3,7 @@
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
 from labkit.reference import FLOAT16_LARGEST as LARGEST
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # A CPU only imitates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.
 healthy = Recipe(

@@ -8,7 +8,7 @@ from torch import nn
 from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 WORDS = "modified by an inplace operation"  # as PyTorch says it, and for nothing else
 

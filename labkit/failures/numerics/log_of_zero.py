@@ -5,7 +5,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_loss
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # From an output of 16.6 on, a sigmoid is 1 in float32 and not a little less: 1 - p is 0. Measured: fine up to 12 to
 # 16.5, NaN from 16.7 to 17.8 on. An exp gives out at 88.7 only.

@@ -5,7 +5,7 @@ import torch
 from labkit import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # Share of the worst sample's entries that are not finite: 1 of 784 pixels here. A sample that is spoiled as a whole
 # comes from a computation (see zero_by_zero), not from a value that was missing in the data.

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # The largest magnitude of the parameter whose gradient is NaN. Here it is 0 exactly: that is where the root has no
 # slope. An ordinary parameter has entries of 0.01 to 1.

@@ -7,7 +7,7 @@ from torch import nn
 from labkit import models, parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 # How far apart the values are that a module spoiled. A blank image has 0 exactly; anything else that a
 # division by its spread could meet is larger.

@@ -7,7 +7,7 @@ from labkit import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import hidden_sizes, matrix_layers, unlearned
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 FACTOR = 100.0
 LOUD_INPUTS = 3.0  # spread of the inputs; normalised ones have 1

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import hidden_sizes, unlearned
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 LOUD_INPUTS = 3.0  # spread of the inputs; normalised ones have 1. Raw pixels make everything large: another failure
 # Spread of a hidden activation in the first pass. Default, He and Xavier init: 0.2 to 1.2; N(0, 1): 16 to 38.

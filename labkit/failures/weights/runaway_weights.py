@@ -6,7 +6,7 @@ import torch
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import matrix_layers, unlearned, whole_norm
 from labkit.recipe import Recipe
-from labkit.run import Run
+from labkit.recording.run import Run
 
 SHORTEST = 20  # steps; a rate of growth needs some to be read off
 # Weight norm at the end over that in the middle of the run. Healthy runs 1.0 to 1.2, Adam at 0.03 1.3, gradients

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.instruments import PATIENCE, LossRecorder, Recorder, origin_from_traces, stacked
+from labkit.recording.recorder import PATIENCE, LossRecorder, Recorder, origin_from_traces, stacked
 
 STEPS = 20
 CPU = torch.device("cpu")

@@ -8,9 +8,10 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit import ledger, parts
+from labkit import parts
+from labkit.recording import sample_log as ledger
 from labkit.data import load
-from labkit.ledger import (
+from labkit.recording.sample_log import (
     Ledger,
     entropy,
     fingerprints,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from labkit.tools.nan_hunt import hunt
+from labkit.recording.nan_hunt import hunt
 
 
 def net() -> nn.Sequential:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import hand_made
 
-from labkit.run import FORMAT, Run, RunError, written_whole
+from labkit.recording.run import FORMAT, Run, RunError, written_whole
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -263,7 +263,7 @@ def test_a_saved_run_is_compressed(tmp_path, short_run):
 def test_a_run_is_read_and_kept_without_torch(tmp_path, eventful):
     path = eventful.save(tmp_path / "kept.npz")
     code = (
-        "import sys; from labkit.run import Run; import labkit; assert labkit.Run is Run; "
+        "import sys; from labkit.recording.run import Run; import labkit; assert labkit.Run is Run; "
         f"run = Run.load({str(path)!r}); run.smoothed(); run.save({str(path)!r}); print('torch' in sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from labkit.segments import ROW, Segments
+from labkit.recording.packed_tensors import ROW, Segments
 
 SHAPES = [(3, 4), (), (ROW,), (ROW + 1,), (2, 3, 5, 7), (1,), (40, 50)]
 

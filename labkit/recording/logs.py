@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.run import Run, RunError, written_whole
+from labkit.recording.run import Run, RunError, written_whole
 
 AXES = {  # which names the second axis of a trace has
     "layers": ("grad_norm", "weight_norm", "update_norm", "update_ratio"),

@@ -7,7 +7,7 @@ import pytest
 from helpers import hand_made
 
 from labkit.readings import fixed_loss, gradient_ratio, matrix_layers, stuck, typical, worst_dead
-from labkit.run import Run
+from labkit.recording.run import Run
 
 
 def test_the_fixed_loss_is_the_probes_or_else_the_smoothed_one():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from helpers import hand_made, tiny, trained
 
-from labkit import export
+from labkit.recording import logs as export
 from labkit.__main__ import main
 from labkit.diagnose import diagnose
-from labkit.run import RunError
+from labkit.recording.run import RunError
 
 
 @pytest.fixture(scope="module")

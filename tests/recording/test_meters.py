@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.meters import (
+from labkit.recording.meters import (
     BINS,
     BLOCK,
     COUNTED,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.meters import given
+from labkit.recording.meters import given
 
 PIXELS = 128  # of each sample, at fixed random places: enough to tell any two of the first 10,000 digits apart
 TOGETHER = 1024  # samples that are fingerprinted in one go: eight usual batches, half a megabyte

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import torch
 
-from labkit.ledger import Ledger
-from labkit.meters import ActivationMeter, Probe, WeightMeter
-from labkit.run import Run
-from labkit.tools.nan_hunt import hunt
+from labkit.recording.sample_log import Ledger
+from labkit.recording.meters import ActivationMeter, Probe, WeightMeter
+from labkit.recording.run import Run
+from labkit.recording.nan_hunt import hunt
 
 CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check makes it wait; on a CPU every step
 PATIENCE = 5  # non-finite losses in a row after which a run is given up; one alone may be a batch that was skipped

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from labkit.models import AttentionWeights
-from labkit.segments import Segments
+from labkit.recording.packed_tensors import Segments
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
 COUNTED = 1024  # entries of each parameter looked through for those: a share is known to one or two hundredths
