@@ -176,13 +176,13 @@ def run_mode(options) -> None:
     if changes.get("evaluate_every") == 0:
         raise RecipeError("evaluate_every: a study compares validations, so it must be above 0 or None")
     if options.out:
-        from labkit.plots import picture_kind
+        from labkit.drawing.plots import picture_kind
 
         picture_kind(options.out)  # a wrong name is an error before anything is trained
     played = study(options.name, options.seed, options.dataset, face=options.face, changes=changes)
     show_json(report.study_as_values(played)) if options.json else print(report.study_in_words(played))
     if options.out:
-        from labkit.plots import save, study_picture
+        from labkit.drawing.plots import save, study_picture
 
         path = save(study_picture(played, report.heading(played)), options.out)
         print(f"\npicture: {path}", file=sys.stderr)
@@ -264,7 +264,7 @@ def hold_clinic(options) -> int:
 
     names = options.modes.split(",") if options.modes else None
     if options.out and not options.contract and not options.out.endswith(".md"):
-        from labkit.plots import picture_kind
+        from labkit.drawing.plots import picture_kind
 
         picture_kind(options.out)  # a wrong name is an error before anything is trained
     with clinic.on_cluster(options.dask):
@@ -309,7 +309,7 @@ def show_evaluation(found, options) -> int:
     from pathlib import Path
 
     from labkit import blind_report
-    from labkit.plots import save
+    from labkit.drawing.plots import save
     from labkit.recording.run import written_whole
 
     show_json(dataclasses.asdict(found)) if options.json else print(blind_report.in_words(found))
@@ -331,7 +331,7 @@ def clinic_command(options) -> str:
 
 
 def draw_landscape(options) -> None:
-    from labkit.plots import picture_kind, save
+    from labkit.drawing.plots import picture_kind, save
 
     picture_kind(options.out)  # a wrong name is an error before anything is trained
     from labkit.landscape_plots import landscape_picture

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.checkup import checkup
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
@@ -68,7 +68,7 @@ class Finding:
         return figure
 
     def _repr_html_(self) -> str:
-        from labkit.display import picture_html
+        from labkit.drawing.html import picture_html
 
         figure = self.figure()
         table = rows_html(self.rows)

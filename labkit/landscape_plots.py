@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.failures import FAILURES
-from labkit.plots import OTHERS, ROLES, new_axes
+from labkit.drawing.plots import OTHERS, ROLES, new_axes
 from labkit.recipe import Recipe
 from labkit.tools.landscape import Slice, line_between, random_direction, slice_2d
 from labkit.tools.sharpness import top_eigenpair

@@ -113,7 +113,7 @@ class Phase:
         )
 
     def _repr_html_(self) -> str:
-        from labkit.display import picture_html  # only a notebook needs it
+        from labkit.drawing.html import picture_html  # only a notebook needs it
 
         return picture_html(self.plot().figure, repr(self).strip("<>"))
 

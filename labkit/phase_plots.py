@@ -5,7 +5,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from labkit.knob import RecipeError
 from labkit.phase import OUTCOMES, Phase
-from labkit.plots import new_axes
+from labkit.drawing.plots import new_axes
 
 # Okabe-Ito fills, light enough or dark enough for the letter on them; letters serve where there is no colour.
 # Outcome -> letter, fill, ink.

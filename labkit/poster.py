@@ -11,14 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import PdfPages
 from tqdm.auto import tqdm
 
-from labkit import __version__, atlas, plots
+from labkit import __version__, atlas
+from labkit.drawing import plots
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError, near
 from labkit.recipe import COUNT, Recipe
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
 from labkit.recording.run import Run, written_whole
-from labkit.sheet import PAPERS, Box, Sheet
+from labkit.drawing.page import PAPERS, Box, Sheet
 from labkit.study import Study, study
 
 HEADLINES = (

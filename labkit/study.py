@@ -27,7 +27,7 @@ class Study:
         return f"<Study of {self.name}: {accuracies}; diagnosis: {[found.name for found in self.diagnoses]}>"
 
     def _repr_html_(self) -> str:
-        from labkit.display import study_html  # only a notebook needs it
+        from labkit.drawing.html import study_html  # only a notebook needs it
 
         return study_html(self)
 

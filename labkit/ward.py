@@ -14,7 +14,8 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit import __version__, plots, treatment
+from labkit import __version__, treatment
+from labkit.drawing import plots
 from labkit.diagnose import diagnose
 from labkit.examination import INSTRUMENTS, Chart, Finding, only, rows_html
 from labkit.failures import FAILURES
@@ -84,7 +85,7 @@ class Treated:
         return figure
 
     def _repr_html_(self) -> str:
-        from labkit.display import picture_html
+        from labkit.drawing.html import picture_html
 
         figure = self.figure()
         return picture_html(figure, self.words) if figure else f"<p>{html.escape(self.words)}</p>"

@@ -16,7 +16,7 @@ from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
 from labkit.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.sheet import INCH, Box, Sheet
+from labkit.drawing.page import INCH, Box, Sheet
 from labkit.study import Study
 
 MODES = (*HEADLINES, "dead_relu")  # one more than a page of the poster holds

@@ -16,7 +16,7 @@ from labkit.blind import judged
 from labkit.diagnose import PRECEDENCE, diagnose
 from labkit.failure_mode import CLOSE
 from labkit.failures import FAILURES
-from labkit.plots import INSTRUMENTS
+from labkit.drawing.plots import INSTRUMENTS
 from labkit.readings import LOOKS
 from labkit.recipe import Recipe
 from labkit.study import Study, play, why_not_cured

@@ -11,7 +11,7 @@ from labkit.fork import CAN_CHANGE, Intervention, fork, swap_activation
 from labkit.knob import RecipeError
 from labkit.models import ACTIVATIONS
 from labkit.parts import plain_step
-from labkit.plots import BY_EVALUATION
+from labkit.drawing.plots import BY_EVALUATION
 from labkit.recording.run import Run
 from labkit.train import Training
 

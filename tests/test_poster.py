@@ -16,14 +16,15 @@ import torch
 from helpers import hand_made
 from played import MODES, astray, extent, extent_now, in_millimetres, made_of, module, overlap, panels, played, within
 
-from labkit import __version__, atlas, plots, poster
+from labkit import __version__, atlas, poster
+from labkit.drawing import plots
 from labkit.data import DataError
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.knob import RecipeError
 from labkit.readings import typical
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
-from labkit.sheet import PAPERS, Sheet
+from labkit.drawing.page import PAPERS, Sheet
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = list(MODES)

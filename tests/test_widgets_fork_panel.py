@@ -10,7 +10,7 @@ from labkit.failures import FAILURES
 from labkit.fork import fork
 from labkit.knob import RecipeError
 from labkit.parts import plain_step
-from labkit.plots import OTHERS
+from labkit.drawing.plots import OTHERS
 from labkit.widgets import memory
 from labkit.widgets.fork_panel import ForkPanel, fork_panel
 

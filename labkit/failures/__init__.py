@@ -17,12 +17,12 @@ class Catalogue(dict[str, FailureMode]):
     """Name -> failure mode; an unknown name suggests the nearest."""
 
     def _repr_html_(self) -> str:
-        from labkit.display import catalogue_html  # only a notebook needs it
+        from labkit.drawing.html import catalogue_html  # only a notebook needs it
 
         return catalogue_html(self)
 
     def __rich__(self):
-        from labkit.display import CatalogueTable
+        from labkit.drawing.html import CatalogueTable
 
         return CatalogueTable(self)
 

@@ -39,7 +39,7 @@ def scalars(run: Run):
 
 
 def is_by_evaluation(run: Run, name: str) -> bool:
-    from labkit.plots import BY_EVALUATION
+    from labkit.drawing.plots import BY_EVALUATION
 
     return name.startswith(BY_EVALUATION)
 

@@ -58,7 +58,7 @@ class Run:
         return f"<Run of {len(self)} steps, {len(self.layers)} layers{accuracy}{self._ending()}>"
 
     def _repr_html_(self) -> str:
-        from labkit.display import run_html  # only a notebook needs it, and a run must load without matplotlib
+        from labkit.drawing.html import run_html  # only a notebook needs it, and a run must load without matplotlib
 
         return run_html(self)
 

@@ -40,6 +40,6 @@ class ClipLog:
         return words
 
     def plot(self, ax=None):
-        from labkit.plots import clip_log
+        from labkit.drawing.plots import clip_log
 
         return clip_log(self, ax)

@@ -30,7 +30,7 @@ class DeadUnits:
         return "\n".join(lines)
 
     def plot(self, ax=None):
-        from labkit.plots import dead_unit_bars
+        from labkit.drawing.plots import dead_unit_bars
 
         return dead_unit_bars(self, ax)
 

@@ -40,7 +40,7 @@ class GradientFlow:
         return "\n".join(lines)
 
     def plot(self, ax=None):
-        from labkit.plots import gradient_flow
+        from labkit.drawing.plots import gradient_flow
 
         return gradient_flow(self, ax)
 

@@ -32,12 +32,12 @@ class RangeTest:
 
     def plot(self, ax=None):
         """Raw and smoothed loss over the learning rate, with the suggestion marked."""
-        from labkit.plots import range_test
+        from labkit.drawing.plots import range_test
 
         return range_test(self, ax)
 
     def _repr_html_(self) -> str:
-        from labkit.display import picture_html
+        from labkit.drawing.html import picture_html
 
         return picture_html(self.plot().figure, repr(self).strip("<>"))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ipywidgets
 import numpy as np
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode, Knob
 from labkit.fork import fork

@@ -11,7 +11,7 @@ import ipywidgets
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES

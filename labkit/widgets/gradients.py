@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from labkit import models, plots
+from labkit import models
+from labkit.drawing import plots
 from labkit.atlas import ALIKE_WORST
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import Knob

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import ipywidgets
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode, Knob
 from labkit.recipe import Recipe

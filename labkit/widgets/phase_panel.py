@@ -4,7 +4,7 @@ import html
 
 import ipywidgets
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.archive import Archive
 from labkit.knob import RecipeError
 from labkit.phase import OUTCOMES, STANDARD, Cell, Phase, Place

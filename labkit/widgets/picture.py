@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.readings import typical
 from labkit.recording.run import NoTrace, Run
 

@@ -6,7 +6,8 @@ import time
 
 import ipywidgets
 
-from labkit import plots, treatment
+from labkit import treatment
+from labkit.drawing import plots
 from labkit.examination import INSTRUMENTS, Finding, rows_html
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError

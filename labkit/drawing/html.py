@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
-from labkit import plots, report
+from labkit import report
+from labkit.drawing import plots
 
 
 def run_html(run) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from played import attentive, made_of, played, with_traces
 
-from labkit import plots
+from labkit.drawing import plots
 from labkit.failures import FAILURES
 from labkit.knob import RecipeError
 from labkit.readings import gradient_ratio, typical

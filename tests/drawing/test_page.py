@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from played import TOLERANCE, astray, extent, in_millimetres, overlap, panels, within
 
-from labkit.sheet import PAPERS, Box, Sheet
+from labkit.drawing.page import PAPERS, Box, Sheet
 
 LONG = "The gradient shrinks at each of the ten sigmoid layers, and the first layers never learn. " * 4
 
