@@ -8,9 +8,9 @@ __version__ = "0.1.0"
 
 # Name -> the module that has it. Loaded on first use, so that `labkit --help` does not wait for torch.
 _HOME = {
-    "Recipe": "recipe",
+    "Recipe": "training.recipe",
     "Run": "recording.run",
-    "train": "train",
+    "train": "training.loop",
     "FAILURES": "failures",
     "FailureMode": "failure_mode",
     "Diagnosis": "diagnose",
@@ -21,7 +21,7 @@ _HOME = {
     "watch": "watch",
     "Alarm": "watch",
     "checkup": "checkup",
-    "fork": "fork",
+    "fork": "training.fork",
     "phase": "phase",
     "Phase": "phase",
     "find_lr": "tools.lr_finder",

@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def expected_errors() -> tuple[type[Exception], ...]:
     """What a user can cause and mend: shown as one message. Anything else is our bug, and keeps its traceback."""
-    from labkit.data import DataError
+    from labkit.training.data import DataError
     from labkit.failures import UnknownFailure
-    from labkit.knob import RecipeError
+    from labkit.training.rules import RecipeError
     from labkit.recording.run import RunError
 
     return DataError, UnknownFailure, RecipeError, RunError, OSError
@@ -168,8 +168,8 @@ def explain_mode(options) -> None:
 
 def run_mode(options) -> None:
     from labkit import report
-    from labkit.knob import RecipeError
-    from labkit.recipe import Recipe
+    from labkit.training.rules import RecipeError
+    from labkit.training.recipe import Recipe
     from labkit.study import study
 
     changes = {name: value for text in options.set for name, value in Recipe.parse(text).items()}
@@ -202,8 +202,8 @@ def diagnose_file(options) -> None:
 
 
 def show_data(options) -> None:
-    from labkit import data
-    from labkit.knob import RecipeError
+    from labkit.training import data
+    from labkit.training.rules import RecipeError
 
     if options.action == "download":
         if not options.name:

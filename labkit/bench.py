@@ -17,12 +17,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from tqdm.auto import tqdm
 
-from labkit import data, vision
+from labkit.training import data
+from labkit.training import torchvision_shim as vision
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.tools.lr_finder import find_lr
-from labkit.train import Training, evaluation_steps, few_threads
+from labkit.training.loop import Training, evaluation_steps, few_threads
 from labkit.watch import watch
 
 STEPS = 120  # of one timed stretch, after WARM_UP steps that are not timed

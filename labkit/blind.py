@@ -10,17 +10,18 @@ import joblib
 import numpy as np
 from tqdm.auto import tqdm
 
-from labkit import models, zoo
+from labkit import zoo
+from labkit.training import models
 from labkit.atlas import loss_alarm
 from labkit.clinic import play_with_twins
 from labkit.diagnose import UNSURE, diagnose
 from labkit.failure_mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
-from labkit.recipe import COUNT, Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
 from labkit.study import Study
-from labkit.train import train
+from labkit.training.loop import train
 
 # --- which runs set the thresholds, and which judge them ------------------------------------------
 

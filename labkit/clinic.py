@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 from labkit.bench import cpu_name
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
-from labkit.recipe import COUNT, Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
 from labkit.study import Study, play
 

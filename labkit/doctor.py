@@ -120,7 +120,7 @@ def check_torch() -> Check:
 def check_torchvision() -> Check:
     import torch
 
-    from labkit import vision
+    from labkit.training import torchvision_shim as vision
 
     version = vision.torchvision().__version__
     if vision.uses_shim():
@@ -220,7 +220,7 @@ def check_device() -> Check:
     """What `device="auto"` takes."""
     import torch
 
-    from labkit.workbench import pick_device
+    from labkit.training.state import pick_device
 
     device = pick_device("auto").type
     if device == "cuda":
@@ -269,7 +269,7 @@ def check_working_folder() -> Check:
 
 
 def check_download_folder() -> Check:
-    from labkit.data import download_folder
+    from labkit.training.data import download_folder
 
     folder = download_folder()
     existing = next(place for place in (folder, *folder.resolve().parents) if place.exists())
@@ -293,7 +293,7 @@ def why_not_writable(folder: Path) -> str:
 
 
 def check_embedded(name: str) -> Check:
-    from labkit import data
+    from labkit.training import data
 
     data.verify(name)  # its error names the file and says what to do
     files = [file for owner, file, _ in data.EMBEDDED if owner == name]
@@ -302,7 +302,7 @@ def check_embedded(name: str) -> Check:
 
 def check_full_cifar10() -> Check:
     """Optional: no lesson needs it."""
-    from labkit import data
+    from labkit.training import data
 
     download = "labkit data download cifar10"
     try:
@@ -331,8 +331,8 @@ WORK = {"the failure catalogue, once each": catalogue_steps}  # what there is to
 def check_speed() -> Check:
     """The standard recipe, trained whole: a part of it would be mostly its dense first validations."""
     from labkit.failure_mode import LEARNED
-    from labkit.recipe import Recipe
-    from labkit.train import train
+    from labkit.training.recipe import Recipe
+    from labkit.training.loop import train
 
     train(Recipe(steps=WARM_UP), progress=False)
     deadline = time.monotonic() + PATIENCE

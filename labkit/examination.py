@@ -16,9 +16,9 @@ from labkit.checkup import checkup
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.readings import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.workbench import Workbench, seeded
+from labkit.training.state import Workbench, seeded
 
 Rows = list[tuple[str, str]]
 CANDIDATES = 4  # names that a colleague gives; one of them is right

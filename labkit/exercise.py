@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import Recipe
 from labkit.report import changes_in_words
 from labkit.recording.run import Run
 from labkit.study import is_cured
-from labkit.train import train
+from labkit.training.loop import train
 
 KINDS = ("build", "cure", "explain")
 RIGHT, NOT_YET, NOT_ATTEMPTED = "right", "not yet", "not attempted"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from labkit.knob import RecipeError, near
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 DATASETS = ("mnist", "cifar10")

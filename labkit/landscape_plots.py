@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from labkit.failures import FAILURES
 from labkit.drawing.plots import OTHERS, ROLES, new_axes
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.tools.landscape import Slice, line_between, random_direction, slice_2d
 from labkit.tools.sharpness import top_eigenpair
-from labkit.train import Training
+from labkit.training.loop import Training
 
 SAMPLES = 256  # training images that the loss is taken on
 POINTS = 21  # per side of a surface: 441 forward passes, about a second

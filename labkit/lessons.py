@@ -12,7 +12,7 @@ import nbformat
 from labkit import _HOME
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
+from labkit.training.rules import RecipeError, near
 from labkit.reference import RANGES
 from labkit.report import changes_in_words
 from labkit.recording.run import written_whole

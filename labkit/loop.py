@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import torch
 
-from labkit.data import Data, Split
-from labkit.workbench import Workbench
+from labkit.training.data import Data, Split
+from labkit.training.state import Workbench
 
 SHOWN = 8  # lines of progress per run
 FOLDER = Path(os.environ.get("MNIST_FOLDER", "datasets"))  # where MNIST's four .gz files are

@@ -9,15 +9,15 @@ import joblib
 import torch
 from tqdm.auto import tqdm
 
-from labkit.archive import Archive
+from labkit.training.run_store import Archive
 from labkit.diagnose import Diagnosis, diagnose, evidence_of
 from labkit.failure_mode import LEARNED
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.readings import looks
-from labkit.recipe import COUNT, Recipe
+from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 
 # A short run of a narrow net: long enough for a healthy one to learn (91 % at its best), short enough for many.
 STANDARD = Recipe(steps=150, samples=5_000, width=64, init="he", momentum=0.0)

@@ -3,7 +3,7 @@
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.phase import OUTCOMES, Phase
 from labkit.drawing.plots import new_axes
 

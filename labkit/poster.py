@@ -14,8 +14,8 @@ from tqdm.auto import tqdm
 from labkit import __version__, atlas
 from labkit.drawing import plots
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
-from labkit.recipe import COUNT, Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import COUNT, Recipe
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
 from labkit.recording.run import Run, written_whole

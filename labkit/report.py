@@ -5,7 +5,7 @@ import shutil
 import textwrap
 
 from labkit.failure_mode import FailureMode
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.study import Study
 
 

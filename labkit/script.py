@@ -8,10 +8,12 @@ import sys
 import textwrap
 import types
 
-from labkit import data, loop, parts
+from labkit import loop
+from labkit.training import data
+from labkit.training import parts
 from labkit.failure_mode import FailureMode
-from labkit.recipe import Recipe
-from labkit.workbench import Workbench
+from labkit.training.recipe import Recipe
+from labkit.training.state import Workbench
 
 # Instead of what reads our own files, with their checksums: a plain reader of MNIST.
 INSTEAD = {data.mnist: loop.mnist, data.load: loop.load}

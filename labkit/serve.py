@@ -7,7 +7,7 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 
 LOOPBACK = "127.0.0.1"
 CLONE = Path(__file__).resolve().parents[1]

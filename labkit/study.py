@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 
 
 @dataclass(frozen=True)

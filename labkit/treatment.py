@@ -4,8 +4,8 @@ import functools
 from dataclasses import dataclass
 
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import Recipe
 
 FIELDS = Recipe.__dataclass_fields__
 CHOICES = ("optimizer", "schedule", "loss")  # parts that one picks from a library, and so by name

@@ -19,12 +19,12 @@ from labkit.drawing import plots
 from labkit.diagnose import diagnose
 from labkit.examination import INSTRUMENTS, Chart, Finding, only, rows_html
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
+from labkit.training.rules import RecipeError, near
 from labkit.readings import LOOKS
-from labkit.recipe import COUNT, Recipe
+from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run, written_whole
 from labkit.study import Study, why_not_cured
-from labkit.train import train
+from labkit.training.loop import train
 from labkit.ward_cases import Case, draw
 
 FORMAT = "labkit-ward-1"

@@ -11,10 +11,10 @@ import joblib
 from labkit import blind
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.poster import HEADLINES
 from labkit.readings import LOOKS
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import written_whole
 from labkit.study import Study, play
 

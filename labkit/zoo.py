@@ -2,7 +2,7 @@
 
 import random
 
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 
 # Each kind of net with the choices under which it is known to learn. The hard cases are among them on purpose: sparse
 # ReLU nets (Adam 1e-2), converged runs (small sets, many steps), noisy small batches, warm-ups, He-initialised deep

@@ -5,9 +5,9 @@ import signal
 
 import numpy as np
 
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import Training, train
+from labkit.training.loop import Training, train
 
 LAYERS = ("layer1", "layer2", "layer3")
 ACTIVATIONS = ("inputs", "relu1", "relu2", "outputs")

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from labkit.diagnose import diagnose
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.drawing.page import INCH, Box, Sheet
 from labkit.study import Study

@@ -3,7 +3,7 @@
 from helpers import tiny
 
 from labkit.failures import FAILURES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.ward import _FILES, Ward, ward
 from labkit.ward_cases import Case
 

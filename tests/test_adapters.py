@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import labkit.adapters  # noqa: F401 (first: it makes torchvision importable, which the libraries need)
-from labkit.data import load
+from labkit.training.data import load
 
 X, Y = (part[:256] for part in load("mnist", "train"))
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 from labkit import bench
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
-from labkit.recipe import Recipe
-from labkit.train import evaluation_steps
+from labkit.training.recipe import Recipe
+from labkit.training.loop import evaluation_steps
 
 
 @pytest.fixture(scope="module")

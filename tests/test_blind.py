@@ -10,7 +10,7 @@ from played import module
 
 from labkit import blind, zoo
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 
 PATIENT = blind.Patient(
     name="dead_relu",

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from labkit import checkup as run_checkup
-from labkit.data import load
+from labkit.training.data import load
 
 X, Y = (part[:600] for part in load("mnist", "train"))
 VX, VY = (part[:300] for part in load("mnist", "val"))

@@ -9,7 +9,7 @@ from helpers import tiny, trained
 from labkit import clinic
 from labkit.__main__ import main
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.study import play
 
 KEPT = clinic.Outcome(

@@ -18,7 +18,7 @@ from labkit.failure_mode import CLOSE
 from labkit.failures import FAILURES
 from labkit.drawing.plots import INSTRUMENTS
 from labkit.readings import LOOKS
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.study import Study, play, why_not_cured
 
 SEED = 0  # one here, quickly; `labkit clinic --contract` takes five

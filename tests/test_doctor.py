@@ -18,7 +18,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from labkit import data, doctor, vision
+from labkit import doctor
+from labkit.training import data
+from labkit.training import torchvision_shim as vision
 from labkit.failures import FAILURES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -332,7 +334,7 @@ def test_a_wheel_requires_what_pyproject_requires(monkeypatch, tmp_path):
 
 
 def test_the_device_is_the_one_that_auto_takes():
-    from labkit.workbench import pick_device
+    from labkit.training.state import pick_device
 
     check = doctor.check_device()
     assert check.state == "ok" and check.found.startswith(pick_device("auto").type)

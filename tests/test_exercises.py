@@ -10,7 +10,7 @@ from labkit import exercise
 from labkit.exercise import Exercise, NotYet, Student, build, cure, expect_close, explain
 from labkit.exercises import EXERCISES
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.study import Verdict
 
 

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.exercises import lesson_03
-from labkit.train import Training
+from labkit.training.loop import Training
 
 
 def slipping(*, empty=True, groups=slice(None), late=False, weights=copy.deepcopy, memory=copy.deepcopy, first=None):

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.failures import FAILURES
-from labkit.recipe import RecipeError
+from labkit.training.recipe import RecipeError
 
 HIGH, LOW = FAILURES["learning_rate_too_high"], FAILURES["learning_rate_too_low"]
 

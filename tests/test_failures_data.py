@@ -7,14 +7,14 @@ import pytest
 import torch
 from helpers import hand_made, tiny, trained, watched
 
-from labkit.data import load
+from labkit.training.data import load
 from labkit.failures import FAILURES
 from labkit.failures.data.augmented_validation import rotated_and_shifted
 from labkit.failures.data.class_imbalance import balanced_batches, uneven
 from labkit.recording.sample_log import fingerprints, outlying, pixels
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import blows, chance_loss, input_deviation, label_shares, late_loss
-from labkit.train import train
+from labkit.training.loop import train
 
 TEN = [0.1] * 10
 

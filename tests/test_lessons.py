@@ -15,7 +15,7 @@ import pytest
 
 from labkit import __main__, lessons
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 
 ROOT = Path(__file__).parent.parent
 needs_nbgrader = pytest.mark.skipif(

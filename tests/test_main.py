@@ -11,7 +11,8 @@ from helpers import trained
 from played import module, played, short
 
 import labkit.__main__ as command_line
-from labkit import __version__, atlas, bench, data, doctor, poster, report
+from labkit import __version__, atlas, bench, doctor, poster, report
+from labkit.training import data
 from labkit.failures import FAILURES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers import hand_made, tiny
 
-from labkit.archive import Archive
-from labkit.knob import RecipeError
+from labkit.training.run_store import Archive
+from labkit.training.rules import RecipeError
 from labkit.phase import OUTCOMES, Cell, Phase, outcome, phase
 from labkit.phase_plots import MARKS, phase_diagram
 

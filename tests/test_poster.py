@@ -18,9 +18,9 @@ from played import MODES, astray, extent, extent_now, in_millimetres, made_of, m
 
 from labkit import __version__, atlas, poster
 from labkit.drawing import plots
-from labkit.data import DataError
+from labkit.training.data import DataError
 from labkit.failures import FAILURES, UnknownFailure
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.readings import typical
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words

@@ -9,7 +9,7 @@ from played import made_of, played, with_traces
 
 from labkit import report
 from labkit.failures import FAILURES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.data import embedded_folder
+from labkit.training.data import embedded_folder
 from labkit.failures import FAILURES
 from labkit.script import script
 

@@ -12,7 +12,7 @@ import pytest
 
 from labkit import __main__ as command_line
 from labkit import serve
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 
 needs_voila = pytest.mark.skipif("voila" in browser.missing("voila"), reason="not installed: voila")
 

@@ -8,7 +8,7 @@ from helpers import hand_made, trained
 
 from labkit.failure_mode import CLOSE, LEARNED
 from labkit.failures import FAILURES, UnknownFailure
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.study import Study, is_cured, study, why_not_cured
 
 module = importlib.import_module("labkit.study")

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit import parts
-from labkit.recipe import Recipe
+from labkit.training import parts
+from labkit.training.recipe import Recipe
 from labkit.tools import numerics, schedules
 from labkit.tools.clipping import ClipLog
 from labkit.tools.dead_units import dead_units

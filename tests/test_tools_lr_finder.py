@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.data import load
-from labkit.recipe import Recipe
+from labkit.training.data import load
+from labkit.training.recipe import Recipe
 from labkit.tools.lr_finder import MARGIN, STOP, find_lr, judged
-from labkit.train import Training
+from labkit.training.loop import Training
 
 LRS = np.geomspace(1e-5, 10, 100)
 

@@ -18,9 +18,9 @@ from labkit import treatment, ward_cases
 from labkit.__main__ import main
 from labkit.examination import INSTRUMENTS, Chart, believed
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.poster import HEADLINES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.ward import _FILES, AGAIN, BETTER, CURED, MOST, RIGHT, TRIES, Stopped, Ward, truth, ward
 from labkit.ward_cases import NETS, Case, draw, holds, listed, played, suits
 

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import labkit
-from labkit.data import load
-from labkit.recipe import Recipe
-from labkit.train import train
+from labkit.training.data import load
+from labkit.training.recipe import Recipe
+from labkit.training.loop import train
 from labkit.watch import Alarm, bare, watch
 
 X, Y = (part[:512] for part in load("mnist", "train"))
@@ -64,7 +64,7 @@ def test_the_loop_is_not_changed_by_a_bit(every, make):
 def test_it_records_what_our_own_loop_records():
     recipe = Recipe(samples=512, batch_size=32, width=16, steps=12, momentum=0.0, device="cpu")
     ours = train(recipe, progress=False)
-    from labkit.train import Training
+    from labkit.training.loop import Training
 
     training = Training(recipe)
     order = torch.Generator().manual_seed(recipe.seed)

@@ -7,7 +7,7 @@ import pytest
 
 from labkit.failure_mode import Knob
 from labkit.failures import FAILURES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.widgets.controls import STANDARD, Control, round_numbers
 
 

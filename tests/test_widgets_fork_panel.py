@@ -7,9 +7,9 @@ import pytest
 from helpers import tiny, trained
 
 from labkit.failures import FAILURES
-from labkit.fork import fork
-from labkit.knob import RecipeError
-from labkit.parts import plain_step
+from labkit.training.fork import fork
+from labkit.training.rules import RecipeError
+from labkit.training.parts import plain_step
 from labkit.drawing.plots import OTHERS
 from labkit.widgets import memory
 from labkit.widgets.fork_panel import ForkPanel, fork_panel

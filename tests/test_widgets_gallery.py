@@ -9,7 +9,7 @@ from helpers import tiny
 
 import labkit
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.widgets import memory
 from labkit.widgets.gallery import CLASSIC, HEALTHY, Exhibit, Gallery, exhibits, thumbnail, waiting
 from labkit.widgets.worker import Ticket

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import cut_off, hand_made
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.reference import BANDS
 from labkit.widgets import memory
 from labkit.widgets.gradients import EARLY, KNOBS, REGIMES, GradientPanel, parting, read

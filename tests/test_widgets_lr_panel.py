@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import tiny, trained
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.tools.lr_finder import RangeTest
 from labkit.widgets import memory
 from labkit.widgets.lr_panel import RateAnswer, RatePanel, lr_panel, range_test

@@ -5,7 +5,7 @@ import re
 import pytest
 from helpers import tiny
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.phase import OUTCOMES
 from labkit.phase_plots import MARKS
 from labkit.widgets import memory

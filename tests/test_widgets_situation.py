@@ -4,8 +4,8 @@ import pytest
 from helpers import tiny
 
 from labkit.failures import FAILURES, UnknownFailure
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.widgets.situation import Situation
 
 STATES = [

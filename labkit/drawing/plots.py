@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.readings import gradient_ratio, typical
 from labkit.reference import BANDS, FLOAT16_LARGEST
 from labkit.recording.run import Run, written_whole

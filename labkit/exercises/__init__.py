@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 from labkit.exercise import Exercise, Feedback, Words
-from labkit.knob import RecipeError, near
+from labkit.training.rules import RecipeError, near
 
 
 class Exercises(dict[str, Exercise]):

@@ -8,9 +8,9 @@ from torch import nn
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, short
 from labkit.failures import FAILURES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.report import exam
-from labkit.train import train
+from labkit.training.loop import train
 
 # --- the sealed sheets of 01.5 ---
 

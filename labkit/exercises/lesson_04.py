@@ -6,8 +6,8 @@ from itertools import pairwise
 import torch
 
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, recorded
-from labkit.parts import warmup_cosine
-from labkit.recipe import Recipe
+from labkit.training.parts import warmup_cosine
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.tools.schedules import preview
 

@@ -7,11 +7,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.checkup import Checkup, checkup
-from labkit.data import load
+from labkit.training.data import load
 from labkit.exercise import Student, build, cure, everything_but, expect, expect_close, explain
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 
 # --- 09.1 ---
 

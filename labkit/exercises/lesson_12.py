@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.data import load
+from labkit.training.data import load
 from labkit.exercise import NotYet, Student, build, cure, everything_but, expect, expect_close, explain
 from labkit.failures import FAILURES
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 from labkit.watch import Alarm, Watch, watch
 
 # --- the sealed runs of 12.4 ---

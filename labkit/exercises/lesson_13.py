@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from labkit.exercise import Exercise, NotYet, Student, build, expect, explain, short
 from labkit.failure_mode import Evidence
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 from labkit.ward import Treated, Ward, ward
 from labkit.ward_cases import draw
 

@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 
 from labkit.failure_mode import FailureMode
-from labkit.knob import near
+from labkit.training.rules import near
 
 
 class UnknownFailure(KeyError):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.models import AttentionWeights
+from labkit.training.models import AttentionWeights
 from labkit.recording.packed_tensors import Segments
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate

@@ -5,8 +5,8 @@ import math
 import ipywidgets
 
 from labkit.failure_mode import Knob
-from labkit.knob import Flag, OneOf
-from labkit.recipe import Recipe
+from labkit.training.rules import Flag, OneOf
+from labkit.training.recipe import Recipe
 
 # Knobs that every panel offers beyond its mode's own, with ranges in which a run of 400 steps is worth seeing;
 # no range: whatever the recipe knows.

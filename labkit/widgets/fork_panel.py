@@ -10,10 +10,10 @@ import numpy as np
 from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode, Knob
-from labkit.fork import fork
-from labkit.knob import RecipeError
-from labkit.parts import plain_step
-from labkit.recipe import Recipe
+from labkit.training.fork import fork
+from labkit.training.rules import RecipeError
+from labkit.training.parts import plain_step
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.widgets import memory
 from labkit.widgets.controls import LAYOUT, WIDE, Control

@@ -15,8 +15,8 @@ from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import Recipe
 from labkit.report import changes_in_words
 from labkit.recording.run import Run
 from labkit.widgets import memory

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.drawing import plots
 from labkit.atlas import ALIKE_WORST
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import Knob
 from labkit.readings import gradient_ratio, matrix_layers, typical
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.reference import BANDS
 from labkit.recording.run import Run
 from labkit.widgets.knobs import YOURS

@@ -8,8 +8,8 @@ import ipywidgets
 
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import DATASETS, FailureMode
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.report import changes_in_words
 from labkit.recording.run import Run
 from labkit.widgets.controls import LAYOUT, STANDARD, WIDE, Control

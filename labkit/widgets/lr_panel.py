@@ -9,17 +9,17 @@ import ipywidgets
 from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
 from labkit.failure_mode import FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.tools.lr_finder import RangeTest, find_lr
-from labkit.train import few_threads
+from labkit.training.loop import few_threads
 from labkit.widgets.controls import Control
 from labkit.widgets.knobs import YOURS, button, in_short
 from labkit.widgets.picture import Picture, text_html
 from labkit.widgets.situation import Situation
 from labkit.widgets.stage import Stage, close
 from labkit.widgets.worker import Ticket
-from labkit.workbench import Workbench, seeded
+from labkit.training.state import Workbench, seeded
 
 LOW, HIGH = 1e-5, 10.0  # of the range test, and of the slider below it
 WIDTH = 420  # pixels of the curve; the slider below begins and ends where its axis does

@@ -3,9 +3,9 @@
 import threading
 from collections import OrderedDict
 
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 
 MOST = 100  # runs kept, the ones used last; one of 400 steps takes a megabyte or so
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import ipywidgets
 
 from labkit.failure_mode import Knob
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.widgets.controls import Control
 from labkit.widgets.knobs import button
 from labkit.widgets.picture import text_html

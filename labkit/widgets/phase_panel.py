@@ -5,11 +5,11 @@ import html
 import ipywidgets
 
 from labkit.drawing import plots
-from labkit.archive import Archive
-from labkit.knob import RecipeError
+from labkit.training.run_store import Archive
+from labkit.training.rules import RecipeError
 from labkit.phase import OUTCOMES, STANDARD, Cell, Phase, Place
 from labkit.phase_plots import MARKS, in_short, in_words
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.widgets import memory
 from labkit.widgets.knobs import button
 from labkit.widgets.knobs import in_short as run_in_short

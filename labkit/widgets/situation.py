@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from labkit.failure_mode import FailureMode
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError, near
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError, near
+from labkit.training.recipe import Recipe
 
 PLAIN = "recipe"  # stands for the mode where there is none
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import ipywidgets
 
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.widgets import memory
 from labkit.widgets.access import accessible

@@ -10,8 +10,8 @@ from labkit import treatment
 from labkit.drawing import plots
 from labkit.examination import INSTRUMENTS, Finding, rows_html
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.report import changes_in_words
 from labkit.study import Study
 from labkit.ward import MOST, TRIES, Answer, Treated, Ward, ward

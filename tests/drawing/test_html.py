@@ -18,7 +18,7 @@ from labkit import report
 from labkit.drawing import html as display
 from labkit.failures import FAILURES, Catalogue
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 
 ROOT = Path(__file__).resolve().parents[1]
 VOID = {"img", "br"}

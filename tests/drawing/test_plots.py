@@ -18,7 +18,7 @@ from played import attentive, made_of, played, with_traces
 
 from labkit.drawing import plots
 from labkit.failures import FAILURES
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 from labkit.readings import gradient_ratio, typical
 from labkit.reference import BANDS
 

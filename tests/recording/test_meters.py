@@ -27,7 +27,7 @@ from labkit.recording.meters import (
     histogram,
     layer_of,
 )
-from labkit.models import AttentionWeights
+from labkit.training.models import AttentionWeights
 
 # --- gradients, weights and updates ---------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit import parts
+from labkit.training import parts
 from labkit.recording import sample_log as ledger
-from labkit.data import load
+from labkit.training.data import load
 from labkit.recording.sample_log import (
     Ledger,
     entropy,
@@ -21,7 +21,7 @@ from labkit.recording.sample_log import (
     relabelled,
     strangers,
 )
-from labkit.train import Training
+from labkit.training.loop import Training
 
 
 def test_no_two_of_the_first_digits_have_the_same_fingerprint():

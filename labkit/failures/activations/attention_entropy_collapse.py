@@ -5,10 +5,10 @@ import math
 import numpy as np
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Mean entropy of all heads in nats, at the first evaluation. Sixteen tokens looked at alike: 2.77. Healthy nets begin

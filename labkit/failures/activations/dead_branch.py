@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss, matrix_layers
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 LEARNED = 0.75  # of the first loss is left at most: here 9 %; a net that is stuck has a graver failure

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import stuck, worst_dead
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a layer's units silent on the whole probe. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2.

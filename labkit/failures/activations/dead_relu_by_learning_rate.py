@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss, typical, worst_dead
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a layer's units silent on the whole probe, at the end. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2, and

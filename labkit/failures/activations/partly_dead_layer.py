@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a layer's units silent on the probe at every evaluation, the first included. Healthy nets begin with 0 to

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import typical
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a layer's answers beyond 0.97 of the range, at the first step and as the median of the run. Healthy

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import score
-from labkit.recipe import Recipe
+from labkit.training.parts import score
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Validation loss minus the smoothed training loss, in nats. Healthy runs with batch norm: 0.07 to 0.13; sorted

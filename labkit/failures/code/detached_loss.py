@@ -1,7 +1,7 @@
 """The loss is detached before backward: there is no way back to the weights, and PyTorch says so at once."""
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # PyTorch's own words for a loss that no weight has a part in; a graph that was freed or edited in place has others.

@@ -3,8 +3,8 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import plain_evaluate
-from labkit.recipe import Recipe
+from labkit.training.parts import plain_evaluate
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 RISE = 3.0  # the loss over its first value; healthy runs never rise by half, these to 1e10. Harmless on tame inputs.

@@ -2,10 +2,10 @@
 
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The loss on the same images at the end over the one at the start. Healthy runs of 200 steps end at 0.04 on

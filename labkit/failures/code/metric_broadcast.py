@@ -5,9 +5,9 @@ import math
 import numpy as np
 import torch
 
-from labkit import parts
+from labkit.training import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # A wrong answer gives the right class at most 1/2, so it costs at least ln 2: with mean cross-entropy L, a share of

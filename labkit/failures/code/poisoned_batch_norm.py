@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import plain_evaluate
-from labkit.recipe import Recipe
+from labkit.training.parts import plain_evaluate
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The loss of training images in eval mode minus the smoothed training loss, in nats. Healthy runs with batch norm:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from labkit import parts
+from labkit.training import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The learning rate, as shares of its peak: it has been below LOW and is above HIGH again. A schedule that ends where

@@ -3,7 +3,7 @@
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 healthy = Recipe(steps=200)

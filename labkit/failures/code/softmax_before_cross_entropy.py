@@ -5,9 +5,9 @@ import math
 import numpy as np
 from torch import nn
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The outputs of one image add up to 1, so their mean is 1 / classes up to rounding (1e-7 of it). Healthy logits

@@ -3,9 +3,9 @@
 import numpy as np
 from torch import nn
 
-from labkit import parts
+from labkit.training import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 HEAD_STD = 0.01  # a common draw for a new head on a trained body

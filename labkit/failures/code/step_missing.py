@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Learning rate times gradient over weight: the update that plain SGD would make. Healthy runs here: 1e-4 to 0.1;

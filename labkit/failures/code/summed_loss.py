@@ -6,7 +6,7 @@ import numpy as np
 from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The loss of the probe over the mean loss of its single images, at its lowest. A mean gives about 1 (0.5 to 2), a

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 FEW = 4  # images per batch; from 8 on batch norm has something to average

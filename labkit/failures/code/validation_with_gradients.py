@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit import parts
+from labkit.training import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 SOME = 0.0  # share of validation passes with gradients on; sound loops have none

@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import affine_grid, grid_sample
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import plain_evaluate
-from labkit.recipe import Recipe
+from labkit.training.parts import plain_evaluate
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the last validation's samples that were not in the first one, pixel for pixel. Healthy: 0.

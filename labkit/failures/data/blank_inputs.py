@@ -1,9 +1,9 @@
 """Every image arrives as zeros: the net can learn how frequent each class is, and nothing else."""
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import chance_loss, input_deviation, late_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Standard deviation of all pixels of a usual batch. Healthy: 1, or 0.3 for pixels from 0 to 1; blank images: 0.

@@ -3,9 +3,9 @@
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import label_shares, late_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the most frequent class over that of the rarest, among the samples trained on. Healthy: 1.3; uneven: 50.

@@ -1,9 +1,9 @@
 """A whole batch read from the wrong place in the file: pixels a hundred times too large, labels of other images."""
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import blows
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a batch's samples that lie far outside; one corrupt image of 128 is 0.8 %, a corrupt batch 100 %.

@@ -1,9 +1,9 @@
 """One image of one batch, 300 times too bright and wrongly labelled: one step that undoes a hundred."""
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import blows
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a batch's samples that lie far outside; one of 128 is 0.8 %, a batch that is corrupt as a whole 100 %.

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import input_deviation
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Standard deviation of a training batch. Normalised inputs have 1, pixels from 0 to 1 have 0.3, raw ones 60 to 80.

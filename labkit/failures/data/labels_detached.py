@@ -3,9 +3,9 @@
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import chance_loss, input_deviation, late_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the samples seen again that come with another label. Healthy: 0, fixed label noise included; ten classes

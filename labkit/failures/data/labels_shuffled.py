@@ -3,9 +3,9 @@
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import chance_loss, input_deviation, label_shares, late_loss, matrix_layers, typical, worst_dead
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Late batch loss over that of chance. Shuffled labels: 0.98; healthy photographs below 0.7 after 300 steps.

@@ -3,8 +3,8 @@
 import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
-from labkit.recipe import Recipe
+from labkit.training.parts import shuffled
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the validation samples that were trained on, pixel for pixel. Healthy: 0 on MNIST and CIFAR-10.

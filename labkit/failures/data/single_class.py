@@ -1,9 +1,9 @@
 """A filter lets one class through: the net learns to say "three", whatever it sees."""
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
+from labkit.training.parts import shuffled
 from labkit.readings import label_shares, late_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the most frequent label among all samples trained on. Healthy: 0.10 to 0.12.

@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.recording.sample_log import entropy
 from labkit.readings import chance_loss, fixed_loss, label_shares, late_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Median entropy of a batch's labels over that of all labels of the run. Shuffled batches of 128: 0.99; sorted: 0.

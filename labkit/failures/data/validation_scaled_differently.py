@@ -3,9 +3,9 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import plain_evaluate
+from labkit.training.parts import plain_evaluate
 from labkit.readings import input_deviation
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Standard deviation of the validation inputs over that of the training inputs, or the other way round.

@@ -1,9 +1,9 @@
 """Two processes and no sampler between them: both work through the same batches, and the second adds nothing."""
 
-from labkit import distributed
+from labkit.training import processes as distributed
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.parts import shuffled
-from labkit.recipe import Recipe
+from labkit.training.parts import shuffled
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of a process's first epoch that another process saw too. Dealt by a sampler: 0 to 0.001 (an epoch is counted up

@@ -1,8 +1,8 @@
 """A DistributedSampler that is never told the epoch: it deals the same samples in the same order every time."""
 
-from labkit import distributed
+from labkit.training import processes as distributed
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of samples that come in the same order as an epoch before. With set_epoch below 0.01; without it 1.

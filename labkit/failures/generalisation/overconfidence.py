@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Validation loss at the end over its lowest. Weight decay 1: 1.0 to 1.05; none: 1.21 to 1.28; 10,000 samples: 1.17.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 WHOLE = 0.5  # batch over samples, from which a batch hardly differs from the next. Healthy: 0.01 to 0.06; here 1.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Validation loss at the end over its lowest. Healthy runs drift up by as much as 1.4; 100 samples give 2 to 3.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Loss of the last batches, with dropout, minus the loss on the probe, without. Digits: p = 0.2: 0.05; 0.5: 0.12;

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import typical
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 NARROW = 1.0  # values in the narrowest hidden layer over values in the output. Here 0.2; healthy nets: 3 and more.

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import hidden_sizes, matrix_layers, unlearned
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Norm of the whole gradient before any update. Ten He layers: 2 to 28; ten layers of N(0, 0.5): 1e5 to 1e6.

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import matrix_layers, stuck, typical, worst_dead
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # First layer's gradient norm over the last one's. Healthy nets of 2 to 10 layers: 0.5 to 8; ten sigmoid

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import flat_start, matrix_layers, typical
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 LONG = 60  # steps within 2 % of the first loss. Healthy runs here leave within 10, N(0, 0.05) needs 120 to 215.

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import flat_start, matrix_layers
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Steps without progress at the start. Healthy runs leave within 10, momentum after 61; here 171 to 174, on photographs

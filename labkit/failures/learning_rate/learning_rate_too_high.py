@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_loss, chance_loss, late_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # One update as large as half of the weights it changes. Healthy runs here stay below 0.2 (Adam's first step on a small

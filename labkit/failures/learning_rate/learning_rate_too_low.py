@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import fixed_loss, stuck, typical
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The median update as a share of the layer. Healthy short runs: 1e-3 to 3e-2; LR 1e-6: 3e-6.

@@ -2,7 +2,7 @@
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import asleep_from, quarters
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the run at less than a thousandth of the peak rate. An aligned cosine: 2 %; this one: 90 %.

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import asleep_from, quarters
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The factor from one step to the next. Decay per epoch: 1 at nearly all steps; a decay meant for epochs: 0.9 to 0.98.

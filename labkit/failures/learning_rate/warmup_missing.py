@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import quarters
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The largest of the first updates, as a share of its layer. With warm-up: 0.06 to 0.12; Adam 0.03 at once: 1.4 to 1.5

@@ -4,7 +4,7 @@ import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_update
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.reference import FLOAT16_LARGEST
 from labkit.recording.run import Run
 

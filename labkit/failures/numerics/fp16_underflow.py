@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import stuck
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the steps at which no parameter has any gradient but 0. In healthy runs, whatever the weight of the

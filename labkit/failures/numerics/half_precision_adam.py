@@ -2,7 +2,7 @@
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_update
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 healthy = Recipe(width=64, optimizer="adam", lr=0.002, steps=150, evaluate_every=15)

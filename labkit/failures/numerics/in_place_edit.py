@@ -5,9 +5,9 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 WORDS = "modified by an inplace operation"  # as PyTorch says it, and for nothing else

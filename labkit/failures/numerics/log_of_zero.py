@@ -4,7 +4,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # From an output of 16.6 on, a sigmoid is 1 in float32 and not a little less: 1 - p is 0. Measured: fine up to 12 to

@@ -4,7 +4,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # How far the right class may be behind the largest output. Beyond 103 its share is 0 in float32 and the loss is

@@ -4,7 +4,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import broken_loss
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # exp of more is infinite in float32. Samples whose largest output is below have a finite loss, those above have not;

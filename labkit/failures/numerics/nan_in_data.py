@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit import parts
+from labkit.training import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Share of the worst sample's entries that are not finite: 1 of 784 pixels here. A sample that is spoiled as a whole

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # The largest magnitude of the parameter whose gradient is NaN. Here it is 0 exactly: that is where the root has no

@@ -4,9 +4,10 @@ from collections import OrderedDict
 
 from torch import nn
 
-from labkit import models, parts
+from labkit.training import models
+from labkit.training import parts
 from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # How far apart the values are that a module spoiled. A blank image has 0 exactly; anything else that a

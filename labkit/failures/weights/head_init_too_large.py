@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from labkit import models
+from labkit.training import models
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import hidden_sizes, matrix_layers, unlearned
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 FACTOR = 100.0

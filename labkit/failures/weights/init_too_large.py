@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import hidden_sizes, unlearned
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 LOUD_INPUTS = 3.0  # spread of the inputs; normalised ones have 1. Raw pixels make everything large: another failure

@@ -5,7 +5,7 @@ import torch
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import matrix_layers, unlearned, whole_norm
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 SHORTEST = 20  # steps; a rate of growth needs some to be read off

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import matrix_layers, unlearned, whole_norm
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Norm of all weights at the end over the one at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a

@@ -2,7 +2,7 @@
 
 from labkit.failure_mode import Evidence, FailureMode, Knob
 from labkit.readings import matrix_layers, unlearned
-from labkit.recipe import Recipe
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 
 # Of chance level, at the end: sick runs stay at 1.00, healthy ones end at 0.01 to 0.1. (A single layer of zeros,

@@ -10,11 +10,11 @@ import torch
 from tqdm.auto import tqdm
 
 from labkit.recording.recorder import LossRecorder, Recorder
-from labkit.knob import RecipeError
-from labkit.recipe import Recipe
+from labkit.training.rules import RecipeError
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
-from labkit.workbench import Workbench, seeded
+from labkit.training.state import Workbench, seeded
 
 PROBE = 512  # training images looked at again and again; enough to call a unit dead that is silent on all of them
 SHARPNESS_SAMPLES = 128  # of the probe, for the curvature at the end: 10 Hessian products in some 30 ms
@@ -32,7 +32,7 @@ def train(
     """
     options = {"instruments": instruments, "progress": progress, "errors": errors}
     if recipe.processes > 1:
-        from labkit.distributed import train_together  # only two of the failures need it
+        from labkit.training.processes import train_together  # only two of the failures need it
 
         return train_together(recipe, **options)
     return Training(recipe).run(each_step=each_step, **options)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from helpers import tiny, trained
 
-from labkit import archive, models
-from labkit.archive import Archive, archive_folder, lasting
+from labkit.training import run_store as archive
+from labkit.training import models
+from labkit.training.run_store import Archive, archive_folder, lasting
 from labkit.failures import FAILURES
 from labkit.recording.run import Run
 

@@ -7,13 +7,13 @@ from helpers import tiny, trained
 from torch import nn
 
 from labkit.failures import FAILURES
-from labkit.fork import CAN_CHANGE, Intervention, fork, swap_activation
-from labkit.knob import RecipeError
-from labkit.models import ACTIVATIONS
-from labkit.parts import plain_step
+from labkit.training.fork import CAN_CHANGE, Intervention, fork, swap_activation
+from labkit.training.rules import RecipeError
+from labkit.training.models import ACTIVATIONS
+from labkit.training.parts import plain_step
 from labkit.drawing.plots import BY_EVALUATION
 from labkit.recording.run import Run
-from labkit.train import Training
+from labkit.training.loop import Training
 
 BASE = tiny(steps=40, depth=4, width=24, dropout=0.1, evaluate_every=10)
 AT = 21  # not where a block of the meters begins or ends

@@ -10,7 +10,7 @@ from statistics import median
 import torch
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
-from labkit.data import augmenter
+from labkit.training.data import augmenter
 
 # --- loss(outputs, targets) -> scalar -------------------------------------------------------------
 

@@ -8,10 +8,10 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit import parts
-from labkit.data import Split
-from labkit.recipe import Recipe
-from labkit.train import Training, train
+from labkit.training import parts
+from labkit.training.data import Split
+from labkit.training.recipe import Recipe
+from labkit.training.loop import Training, train
 
 # --- losses ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from labkit.knob import Flag, Number, OneOf, near
+from labkit.training.rules import Flag, Number, OneOf, near
 
 RATE = Number(0, above=True)
 SHARE = Number(0, 1)

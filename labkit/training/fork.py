@@ -9,11 +9,11 @@ import dataclasses
 import numpy as np
 from torch import nn
 
-from labkit.knob import Number, RecipeError
-from labkit.models import ACTIVATIONS
-from labkit.recipe import Recipe
+from labkit.training.rules import Number, RecipeError
+from labkit.training.models import ACTIVATIONS
+from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.train import Training
+from labkit.training.loop import Training
 
 # What a net in the middle of its training can be given. Everything else is decided before the first step.
 CAN_CHANGE = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit import vision
+from labkit.training import torchvision_shim as vision
 
 REPOSITORY = Path(vision.__file__).resolve().parents[1]
 

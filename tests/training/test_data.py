@@ -22,8 +22,9 @@ import pytest
 import torch
 from PIL import Image, features
 
-from labkit import data, vision
-from labkit.data import DataError
+from labkit.training import data
+from labkit.training import torchvision_shim as vision
+from labkit.training.data import DataError
 
 DATASETS = Path(data.__file__).resolve().parents[1] / "datasets"
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 
 ACTIVATIONS = {
     "relu": nn.ReLU,

@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from labkit.knob import RecipeError
+from labkit.training.rules import RecipeError
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PURE = {"half": torch.float16, "bf16_pure": torch.bfloat16}

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from labkit import __version__
-from labkit.data import download_folder
-from labkit.recipe import Recipe
+from labkit.training.data import download_folder
+from labkit.training.recipe import Recipe
 from labkit.recording.run import FORMAT, Run, RunError
 
 

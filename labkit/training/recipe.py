@@ -5,9 +5,10 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from labkit import data as datasets
-from labkit import models, parts
-from labkit.knob import Flag, Number, OneOf, RecipeError, near
+from labkit.training import data as datasets
+from labkit.training import models
+from labkit.training import parts
+from labkit.training.rules import Flag, Number, OneOf, RecipeError, near
 
 
 def _part(default: Callable, known: tuple[Callable, ...], meaning: str):

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from helpers import hear_ctrl_c, tiny
 
-from labkit import distributed
-from labkit.distributed import first_repeat, joined
-from labkit.parts import shuffled
+from labkit.training import processes as distributed
+from labkit.training.processes import first_repeat, joined
+from labkit.training.parts import shuffled
 from labkit.recording.run import Run
-from labkit.train import train
+from labkit.training.loop import train
 
 ROOT = Path(__file__).parents[1]
 DEADLINE = 120  # seconds, for processes to come or to go on a busy machine
@@ -88,7 +88,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, "tests")
 from test_distributed import TOGETHER
-from labkit.train import train
+from labkit.training.loop import train
 
 if __name__ == "__main__":
     print("started", flush=True)

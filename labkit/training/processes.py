@@ -139,7 +139,7 @@ def work(rank: int, recipe, port: int, pipe, options: dict) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's to answer: it ends us
     threading.Thread(target=end_with_parent, args=(pipe,), daemon=True).start()
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    from labkit.train import Training
+    from labkit.training.loop import Training
 
     store = distributed.TCPStore("127.0.0.1", port, timeout=PATIENCE)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=recipe.processes, timeout=PATIENCE)

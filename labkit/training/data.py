@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit import vision
-from labkit.knob import RecipeError, near
+from labkit.training import torchvision_shim as vision
+from labkit.training.rules import RecipeError, near
 
 NAMES = ("mnist", "cifar10", "cifar10_full")
 PARTS = ("train", "val", "test")
@@ -262,7 +262,7 @@ def embedded_folder() -> Path:
     """
     if named := os.environ.get("LABKIT_DATASETS"):
         return Path(named).expanduser()
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     beside, inside = package.parent / "datasets", package / "_datasets"
     return inside if (inside / "SHA256SUMS").is_file() and not (beside / "SHA256SUMS").is_file() else beside
 

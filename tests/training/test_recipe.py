@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from labkit import models, parts
-from labkit.recipe import Recipe, RecipeError
+from labkit.training import models
+from labkit.training import parts
+from labkit.training.recipe import Recipe, RecipeError
 
 FIELDS = {each.name: each for each in dataclasses.fields(Recipe)}
 KNOBS = {name: each for name, each in FIELDS.items() if "rule" in each.metadata}

@@ -8,9 +8,9 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit import models
-from labkit.models import ACTIVATIONS, INITS, NORMALISATIONS, AttentionWeights
-from labkit.recipe import Recipe, RecipeError
+from labkit.training import models
+from labkit.training.models import ACTIVATIONS, INITS, NORMALISATIONS, AttentionWeights
+from labkit.training.recipe import Recipe, RecipeError
 
 
 def shaped(channels: int, side: int) -> SimpleNamespace:

@@ -12,13 +12,14 @@ from helpers import tiny, trained, watched
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit import models, parts
+from labkit.training import models
+from labkit.training import parts
 from labkit.diagnose import diagnose
 from labkit.recording.recorder import PATIENCE
-from labkit.recipe import RecipeError
+from labkit.training.recipe import RecipeError
 from labkit.recording.run import Run
-from labkit.train import Training, evaluation_steps, fingerprint, train
-from labkit.workbench import pick_device, seeded
+from labkit.training.loop import Training, evaluation_steps, fingerprint, train
+from labkit.training.state import pick_device, seeded
 
 # --- instruments against snapshots of the weights -------------------------------------------------
 
