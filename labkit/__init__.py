@@ -12,7 +12,7 @@ _HOME = {
     "Run": "recording.run",
     "train": "training.loop",
     "FAILURES": "failures",
-    "FailureMode": "failure_mode",
+    "FailureMode": "failures.mode",
     "Diagnosis": "diagnose",
     "diagnose": "diagnose",
     "Study": "study",

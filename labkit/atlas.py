@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.readings import gradient_ratio, typical, worst_dead
+from labkit.failures.signs import gradient_ratio, typical, worst_dead
 from labkit.reference import RANGES, Range
 from labkit.recording.run import Run
 from labkit.study import Study

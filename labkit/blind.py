@@ -15,7 +15,7 @@ from labkit.training import models
 from labkit.atlas import loss_alarm
 from labkit.clinic import play_with_twins
 from labkit.diagnose import UNSURE, diagnose
-from labkit.failure_mode import DATASETS, FailureMode
+from labkit.failures.mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import COUNT, Recipe

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from labkit.bench import cpu_name
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import COUNT, Recipe

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from labkit.failure_mode import Evidence, FailureMode
+from labkit.failures.mode import Evidence, FailureMode
 from labkit.failures import FAILURES
-from labkit.readings import LOOKS, looks
+from labkit.failures.signs import LOOKS, looks
 from labkit.recording.run import NoTrace, Run
 
 # Of two failures seen at the same step, the cause stands before the consequence: a dead net shows every sign

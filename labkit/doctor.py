@@ -330,7 +330,7 @@ WORK = {"the failure catalogue, once each": catalogue_steps}  # what there is to
 
 def check_speed() -> Check:
     """The standard recipe, trained whole: a part of it would be mostly its dense first validations."""
-    from labkit.failure_mode import LEARNED
+    from labkit.failures.mode import LEARNED
     from labkit.training.recipe import Recipe
     from labkit.training.loop import train
 

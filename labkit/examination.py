@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from labkit.drawing import plots
 from labkit.checkup import checkup
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
-from labkit.readings import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
+from labkit.failures.signs import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.training.state import Workbench, seeded

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import nbformat
 
 from labkit import _HOME
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.reference import RANGES

@@ -11,10 +11,10 @@ from tqdm.auto import tqdm
 
 from labkit.training.run_store import Archive
 from labkit.diagnose import Diagnosis, diagnose, evidence_of
-from labkit.failure_mode import LEARNED
+from labkit.failures.mode import LEARNED
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
-from labkit.readings import looks
+from labkit.failures.signs import looks
 from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
 from labkit.training.loop import train

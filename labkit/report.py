@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 import textwrap
 
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.training.recipe import Recipe
 from labkit.study import Study
 
@@ -144,7 +144,7 @@ def exam(run) -> str:
     import numpy as np
 
     from labkit.diagnose import diagnose
-    from labkit.readings import gradient_ratio, typical, worst_dead
+    from labkit.failures.signs import gradient_ratio, typical, worst_dead
 
     losses = run["loss"]
     rows = [("steps", f"{len(run)}"), ("loss", f"{losses[0]:.4g} at first, {losses[-1]:.4g} at last")]

@@ -11,7 +11,7 @@ import types
 from labkit import loop
 from labkit.training import data
 from labkit.training import parts
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.training.recipe import Recipe
 from labkit.training.state import Workbench
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import DATASETS, FailureMode
+from labkit.failures.mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

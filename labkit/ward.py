@@ -20,7 +20,7 @@ from labkit.diagnose import diagnose
 from labkit.examination import INSTRUMENTS, Chart, Finding, only, rows_html
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
-from labkit.readings import LOOKS
+from labkit.failures.signs import LOOKS
 from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run, written_whole
 from labkit.study import Study, why_not_cured

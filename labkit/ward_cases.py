@@ -9,11 +9,11 @@ from pathlib import Path
 import joblib
 
 from labkit import blind
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.poster import HEADLINES
-from labkit.readings import LOOKS
+from labkit.failures.signs import LOOKS
 from labkit.training.recipe import Recipe
 from labkit.recording.run import written_whole
 from labkit.study import Study, play

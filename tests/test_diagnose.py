@@ -11,9 +11,9 @@ from helpers import hand_made, trained
 
 from labkit import failures
 from labkit.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
-from labkit.failure_mode import Evidence
+from labkit.failures.mode import Evidence
 from labkit.failures import FAILURES, UnknownFailure
-from labkit.readings import looks
+from labkit.failures.signs import looks
 from labkit.recording.run import NoTrace, Run
 
 module = importlib.import_module("labkit.diagnose")

@@ -5,7 +5,7 @@ import pytest
 
 import labkit
 from labkit.exercises import lesson_02
-from labkit.readings import looks
+from labkit.failures.signs import looks
 
 
 def shaped(

@@ -21,7 +21,7 @@ from labkit.drawing import plots
 from labkit.training.data import DataError
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.training.rules import RecipeError
-from labkit.readings import typical
+from labkit.failures.signs import typical
 from labkit.reference import PREFLIGHT, RANGES, TREE
 from labkit.report import changes_in_words
 from labkit.drawing.page import PAPERS, Sheet

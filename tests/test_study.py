@@ -6,7 +6,7 @@ import importlib
 import pytest
 from helpers import hand_made, trained
 
-from labkit.failure_mode import CLOSE, LEARNED
+from labkit.failures.mode import CLOSE, LEARNED
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.training.recipe import Recipe
 from labkit.study import Study, is_cured, study, why_not_cured

@@ -5,7 +5,7 @@ import math
 import ipywidgets
 import pytest
 
-from labkit.failure_mode import Knob
+from labkit.failures.mode import Knob
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
 from labkit.widgets.controls import STANDARD, Control, round_numbers

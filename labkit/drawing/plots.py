@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from labkit.training.rules import RecipeError
-from labkit.readings import gradient_ratio, typical
+from labkit.failures.signs import gradient_ratio, typical
 from labkit.reference import BANDS, FLOAT16_LARGEST
 from labkit.recording.run import Run, written_whole
 

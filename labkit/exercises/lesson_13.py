@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 
 from labkit.exercise import Exercise, NotYet, Student, build, expect, explain, short
-from labkit.failure_mode import Evidence
+from labkit.failures.mode import Evidence
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe

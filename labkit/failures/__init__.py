@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import pkgutil
 
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.training.rules import near
 
 
@@ -33,7 +33,7 @@ class Catalogue(dict[str, FailureMode]):
 def _discover() -> Catalogue:
     found = Catalogue()
     for _, path, is_package in sorted(pkgutil.walk_packages(__path__, f"{__name__}."), key=lambda item: item[1]):
-        if not is_package:
+        if not is_package and path.count(".") == 3:  # labkit.failures.topic.name
             topic, name = path.split(".")[-2:]
             mode = importlib.import_module(path).failure
             found[name] = dataclasses.replace(mode, name=name, topic=topic)

@@ -4,7 +4,7 @@ import math
 
 import ipywidgets
 
-from labkit.failure_mode import Knob
+from labkit.failures.mode import Knob
 from labkit.training.rules import Flag, OneOf
 from labkit.training.recipe import Recipe
 

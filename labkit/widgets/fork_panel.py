@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import FailureMode, Knob
+from labkit.failures.mode import FailureMode, Knob
 from labkit.training.fork import fork
 from labkit.training.rules import RecipeError
 from labkit.training.parts import plain_step

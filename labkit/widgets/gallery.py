@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import Recipe

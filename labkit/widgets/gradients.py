@@ -10,8 +10,8 @@ from labkit.training import models
 from labkit.drawing import plots
 from labkit.atlas import ALIKE_WORST
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import Knob
-from labkit.readings import gradient_ratio, matrix_layers, typical
+from labkit.failures.mode import Knob
+from labkit.failures.signs import gradient_ratio, matrix_layers, typical
 from labkit.training.recipe import Recipe
 from labkit.reference import BANDS
 from labkit.recording.run import Run

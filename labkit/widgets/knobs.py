@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ipywidgets
 
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import DATASETS, FailureMode
+from labkit.failures.mode import DATASETS, FailureMode
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
 from labkit.report import changes_in_words

@@ -8,7 +8,7 @@ import ipywidgets
 
 from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import FailureMode, Knob
+from labkit.failures.mode import FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.tools.lr_finder import RangeTest, find_lr

@@ -8,7 +8,7 @@ import numpy as np
 
 from labkit.drawing import plots
 from labkit.diagnose import Diagnosis, diagnose
-from labkit.failure_mode import Knob
+from labkit.failures.mode import Knob
 from labkit.training.recipe import Recipe
 from labkit.reference import BANDS
 from labkit.recording.run import Run

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import ipywidgets
 
-from labkit.failure_mode import Knob
+from labkit.failures.mode import Knob
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
 from labkit.widgets.controls import Control

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from labkit.drawing import plots
-from labkit.readings import typical
+from labkit.failures.signs import typical
 from labkit.recording.run import NoTrace, Run
 
 SIZE = (3.7, 2.45)  # inches of one pane: two of them fill the width of a notebook beside the knobs

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass, field
 
-from labkit.failure_mode import FailureMode
+from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import Recipe

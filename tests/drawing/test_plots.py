@@ -19,7 +19,7 @@ from played import attentive, made_of, played, with_traces
 from labkit.drawing import plots
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
-from labkit.readings import gradient_ratio, typical
+from labkit.failures.signs import gradient_ratio, typical
 from labkit.reference import BANDS
 
 ROOT = Path(__file__).resolve().parents[1]

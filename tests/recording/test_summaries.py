@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import hand_made
 
-from labkit.readings import fixed_loss, gradient_ratio, matrix_layers, stuck, typical, worst_dead
+from labkit.failures.signs import fixed_loss, gradient_ratio, matrix_layers, stuck, typical, worst_dead
 from labkit.recording.run import Run
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import score
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

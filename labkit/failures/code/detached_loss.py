@@ -1,6 +1,6 @@
 """The loss is detached before backward: there is no way back to the weights, and PyTorch says so at once."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

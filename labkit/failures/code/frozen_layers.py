@@ -3,8 +3,8 @@
 import torch
 
 from labkit.training import models
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import fixed_loss
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import fixed_loss
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

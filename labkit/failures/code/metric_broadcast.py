@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from labkit.training import parts
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

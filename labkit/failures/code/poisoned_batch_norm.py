@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import plain_evaluate
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from labkit.training import models
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from torch.nn.functional import cross_entropy
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -3,7 +3,7 @@
 import torch
 
 from labkit.training import parts
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

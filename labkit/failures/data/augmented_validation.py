@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn.functional import affine_grid, grid_sample
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import plain_evaluate
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import shuffled
-from labkit.readings import label_shares, late_loss
+from labkit.failures.signs import label_shares, late_loss
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -1,8 +1,8 @@
 """A whole batch read from the wrong place in the file: pixels a hundred times too large, labels of other images."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import shuffled
-from labkit.readings import blows
+from labkit.failures.signs import blows
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

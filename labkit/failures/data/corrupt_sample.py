@@ -1,8 +1,8 @@
 """One image of one batch, 300 times too bright and wrongly labelled: one step that undoes a hundred."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import shuffled
-from labkit.readings import blows
+from labkit.failures.signs import blows
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

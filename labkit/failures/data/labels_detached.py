@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import shuffled
-from labkit.readings import chance_loss, input_deviation, late_loss
+from labkit.failures.signs import chance_loss, input_deviation, late_loss
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -1,8 +1,8 @@
 """A filter lets one class through: the net learns to say "three", whatever it sees."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import shuffled
-from labkit.readings import label_shares, late_loss
+from labkit.failures.signs import label_shares, late_loss
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.sample_log import entropy
-from labkit.readings import chance_loss, fixed_loss, label_shares, late_loss
+from labkit.failures.signs import chance_loss, fixed_loss, label_shares, late_loss
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

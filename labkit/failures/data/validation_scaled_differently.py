@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import plain_evaluate
-from labkit.readings import input_deviation
+from labkit.failures.signs import input_deviation
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -1,7 +1,7 @@
 """Two processes and no sampler between them: both work through the same batches, and the second adds nothing."""
 
 from labkit.training import processes as distributed
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.parts import shuffled
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

@@ -1,7 +1,7 @@
 """A DistributedSampler that is never told the epoch: it deals the same samples in the same order every time."""
 
 from labkit.training import processes as distributed
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import matrix_layers, stuck, typical, worst_dead
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import matrix_layers, stuck, typical, worst_dead
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

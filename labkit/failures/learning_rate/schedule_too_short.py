@@ -1,7 +1,7 @@
 """A cosine that believes in 40 steps where the run has 400: the learning rate is 0 for nine tenths of the way."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import asleep_from, quarters
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import asleep_from, quarters
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

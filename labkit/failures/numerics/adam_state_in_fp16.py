@@ -2,8 +2,8 @@
 
 import torch
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import broken_update
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import broken_update
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

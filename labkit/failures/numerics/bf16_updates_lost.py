@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import typical
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import typical
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

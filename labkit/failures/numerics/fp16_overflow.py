@@ -1,6 +1,6 @@
 """Raw pixels and large weights in 16 bits: an activation passes 65,504, becomes infinite, and the loss NaN."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.reference import FLOAT16_LARGEST as LARGEST
 from labkit.recording.run import Run

@@ -3,8 +3,8 @@
 import numpy as np
 from torch.nn.functional import cross_entropy
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import stuck
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import stuck
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

@@ -1,7 +1,7 @@
 """model.half() with Adam: its epsilon of 1e-8 is 0 in float16, and so is the square of a small gradient."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import broken_update
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import broken_update
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

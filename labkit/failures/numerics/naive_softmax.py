@@ -2,8 +2,8 @@
 
 from torch.nn.functional import cross_entropy
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import broken_loss
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import broken_loss
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

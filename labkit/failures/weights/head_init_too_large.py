@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from labkit.training import models
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import hidden_sizes, matrix_layers, unlearned
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import hidden_sizes, matrix_layers, unlearned
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

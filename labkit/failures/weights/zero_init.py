@@ -1,7 +1,7 @@
 """All weights 0: no signal forwards, no gradient backwards, and only the last bias ever moves."""
 
-from labkit.failure_mode import Evidence, FailureMode, Knob
-from labkit.readings import matrix_layers, unlearned
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import matrix_layers, unlearned
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 

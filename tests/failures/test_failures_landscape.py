@@ -11,7 +11,7 @@ from helpers import hand_made
 
 from labkit.diagnose import evidence_of
 from labkit.failures import FAILURES
-from labkit.readings import flat_start
+from labkit.failures.signs import flat_start
 from labkit.recording.run import Run
 
 ABOVE, BELOW = 1.03, 0.97

@@ -13,7 +13,7 @@ from labkit.failures.data.augmented_validation import rotated_and_shifted
 from labkit.failures.data.class_imbalance import balanced_batches, uneven
 from labkit.recording.sample_log import fingerprints, outlying, pixels
 from labkit.training.parts import shuffled
-from labkit.readings import blows, chance_loss, input_deviation, label_shares, late_loss
+from labkit.failures.signs import blows, chance_loss, input_deviation, label_shares, late_loss
 from labkit.training.loop import train
 
 TEN = [0.1] * 10

@@ -8,7 +8,7 @@ from helpers import hand_made, tiny, trained
 
 from labkit.diagnose import evidence_of
 from labkit.failures import FAILURES
-from labkit.readings import hidden_sizes, unlearned, whole_norm
+from labkit.failures.signs import hidden_sizes, unlearned, whole_norm
 
 CHANCE = np.log(10)
 OURS = (

@@ -14,10 +14,10 @@ from helpers import trained
 
 from labkit.blind import judged
 from labkit.diagnose import PRECEDENCE, diagnose
-from labkit.failure_mode import CLOSE
+from labkit.failures.mode import CLOSE
 from labkit.failures import FAILURES
 from labkit.drawing.plots import INSTRUMENTS
-from labkit.readings import LOOKS
+from labkit.failures.signs import LOOKS
 from labkit.training.recipe import Recipe
 from labkit.study import Study, play, why_not_cured
 
