@@ -155,7 +155,7 @@ def list_modes(options) -> None:
 
 
 def explain_mode(options) -> None:
-    from labkit import report
+    from labkit.diagnosis import report
     from labkit.failures import FAILURES
 
     mode = FAILURES[options.name]
@@ -167,10 +167,10 @@ def explain_mode(options) -> None:
 
 
 def run_mode(options) -> None:
-    from labkit import report
+    from labkit.diagnosis import report
     from labkit.training.rules import RecipeError
     from labkit.training.recipe import Recipe
-    from labkit.study import study
+    from labkit.diagnosis.study import study
 
     changes = {name: value for text in options.set for name, value in Recipe.parse(text).items()}
     if changes.get("evaluate_every") == 0:
@@ -191,9 +191,9 @@ def run_mode(options) -> None:
 def diagnose_file(options) -> None:
     import dataclasses
 
-    from labkit import report
+    from labkit.diagnosis import report
     from labkit.recording import logs as export
-    from labkit.diagnose import diagnose
+    from labkit.diagnosis.diagnose import diagnose
 
     run = export.read(options.file)
     if options.json:
@@ -260,7 +260,7 @@ def remake_command(options) -> str:
 def hold_clinic(options) -> int:
     from pathlib import Path
 
-    from labkit import clinic
+    from labkit.diagnosis.evaluation import contract as clinic
 
     names = options.modes.split(",") if options.modes else None
     if options.out and not options.contract and not options.out.endswith(".md"):
@@ -273,7 +273,7 @@ def hold_clinic(options) -> int:
             return show_contract(
                 clinic.contract(names, seeds=seeds, dataset=options.dataset, jobs=options.jobs), options
             )
-        from labkit import blind
+        from labkit.diagnosis.evaluation import blind
 
         found = blind.hold(
             names,
@@ -291,7 +291,7 @@ def hold_clinic(options) -> int:
 def show_contract(outcomes, options) -> int:
     import dataclasses
 
-    from labkit import clinic
+    from labkit.diagnosis.evaluation import contract as clinic
     from labkit.recording.run import written_whole
 
     if options.json:
@@ -308,7 +308,7 @@ def show_evaluation(found, options) -> int:
     import dataclasses
     from pathlib import Path
 
-    from labkit import blind_report
+    from labkit.diagnosis.evaluation import report as blind_report
     from labkit.drawing.plots import save
     from labkit.recording.run import written_whole
 
@@ -334,7 +334,7 @@ def draw_landscape(options) -> None:
     from labkit.drawing.plots import picture_kind, save
 
     picture_kind(options.out)  # a wrong name is an error before anything is trained
-    from labkit.landscape_plots import landscape_picture
+    from labkit.diagnosis.landscape_examples import landscape_picture
 
     print(f"picture: {save(landscape_picture(options.seed), options.out)}")
 
@@ -397,7 +397,7 @@ def serve_page(options) -> None:
 def show_atlas(options) -> None:
     import dataclasses
 
-    from labkit import atlas
+    from labkit.diagnosis import look_alikes as atlas
     from labkit.failures import FAILURES
     from labkit.poster import run_studies
 

@@ -24,7 +24,7 @@ from labkit.poster import HEADLINES
 from labkit.training.recipe import Recipe
 from labkit.tools.lr_finder import find_lr
 from labkit.training.loop import Training, evaluation_steps, few_threads
-from labkit.watch import watch
+from labkit.diagnosis.watch import watch
 
 STEPS = 120  # of one timed stretch, after WARM_UP steps that are not timed
 WARM_UP = 20

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from labkit.drawing import plots
-from labkit.checkup import checkup
+from labkit.diagnosis.checkup import checkup
 from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.failures.signs import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead

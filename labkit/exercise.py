@@ -17,9 +17,9 @@ import torch
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import Recipe
-from labkit.report import changes_in_words
+from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import Run
-from labkit.study import is_cured
+from labkit.diagnosis.study import is_cured
 from labkit.training.loop import train
 
 KINDS = ("build", "cure", "explain")

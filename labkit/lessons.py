@@ -14,7 +14,7 @@ from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.reference import RANGES
-from labkit.report import changes_in_words
+from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import written_whole
 
 README = Path("README.md")

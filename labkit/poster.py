@@ -11,16 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import PdfPages
 from tqdm.auto import tqdm
 
-from labkit import __version__, atlas
+from labkit import __version__
+from labkit.diagnosis import look_alikes as atlas
 from labkit.drawing import plots
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import COUNT, Recipe
 from labkit.reference import PREFLIGHT, RANGES, TREE
-from labkit.report import changes_in_words
+from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import Run, written_whole
 from labkit.drawing.page import PAPERS, Box, Sheet
-from labkit.study import Study, study
+from labkit.diagnosis.study import Study, study
 
 HEADLINES = (
     "learning_rate_too_high", "learning_rate_too_low", "too_few_samples", "vanishing_gradients", "fp16_overflow",

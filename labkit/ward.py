@@ -16,14 +16,14 @@ from matplotlib.figure import Figure
 
 from labkit import __version__, treatment
 from labkit.drawing import plots
-from labkit.diagnose import diagnose
+from labkit.diagnosis.diagnose import diagnose
 from labkit.examination import INSTRUMENTS, Chart, Finding, only, rows_html
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.failures.signs import LOOKS
 from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run, written_whole
-from labkit.study import Study, why_not_cured
+from labkit.diagnosis.study import Study, why_not_cured
 from labkit.training.loop import train
 from labkit.ward_cases import Case, draw
 

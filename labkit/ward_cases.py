@@ -8,7 +8,7 @@ from pathlib import Path
 
 import joblib
 
-from labkit import blind
+from labkit.diagnosis.evaluation import blind
 from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
@@ -16,7 +16,7 @@ from labkit.poster import HEADLINES
 from labkit.failures.signs import LOOKS
 from labkit.training.recipe import Recipe
 from labkit.recording.run import written_whole
-from labkit.study import Study, play
+from labkit.diagnosis.study import Study, play
 
 LIST = Path(__file__).with_name("ward_cases.json")
 NETS = {name: blind.NETS[name].changes for name in ("own", "wider", "narrower")}  # that every failure can have

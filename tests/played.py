@@ -11,13 +11,13 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 
-from labkit.diagnose import diagnose
+from labkit.diagnosis.diagnose import diagnose
 from labkit.failures import FAILURES
 from labkit.poster import HEADLINES
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.drawing.page import INCH, Box, Sheet
-from labkit.study import Study
+from labkit.diagnosis.study import Study
 
 MODES = (*HEADLINES, "dead_relu")  # one more than a page of the poster holds
 STEPS = {"fp16_overflow": 20}  # each costs as much as five others on a CPU; the overflow is there in the first one

@@ -11,7 +11,7 @@ from labkit.exercise import Exercise, NotYet, Student, build, cure, expect_close
 from labkit.exercises import EXERCISES
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
-from labkit.study import Verdict
+from labkit.diagnosis.study import Verdict
 
 
 def judge_total(mine: Student) -> str:

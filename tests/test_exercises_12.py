@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 import labkit
 from labkit.exercises import lesson_12
 from labkit.failures import FAILURES
-from labkit.watch import watch
+from labkit.diagnosis.watch import watch
 
 # --- 12.1 ---
 

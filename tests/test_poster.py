@@ -16,14 +16,15 @@ import torch
 from helpers import hand_made
 from played import MODES, astray, extent, extent_now, in_millimetres, made_of, module, overlap, panels, played, within
 
-from labkit import __version__, atlas, poster
+from labkit import __version__, poster
+from labkit.diagnosis import look_alikes as atlas
 from labkit.drawing import plots
 from labkit.training.data import DataError
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.training.rules import RecipeError
 from labkit.failures.signs import typical
 from labkit.reference import PREFLIGHT, RANGES, TREE
-from labkit.report import changes_in_words
+from labkit.diagnosis.report import changes_in_words
 from labkit.drawing.page import PAPERS, Sheet
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ import re
 import pytest
 from played import MODES, played
 
-from labkit import atlas
+from labkit.diagnosis import look_alikes as atlas
 from labkit.failures import FAILURES
 from labkit.reference import BANDS, PREFLIGHT, RANGES, TREE
 

@@ -6,8 +6,8 @@ import pytest
 from helpers import tiny
 
 from labkit.training.rules import RecipeError
-from labkit.phase import OUTCOMES
-from labkit.phase_plots import MARKS
+from labkit.diagnosis.phase_diagram import OUTCOMES
+from labkit.diagnosis.phase_plots import MARKS
 from labkit.widgets import memory
 from labkit.widgets.phase_panel import PhasePanel, phase_panel
 from labkit.widgets.worker import Ticket

@@ -2,7 +2,7 @@
 
 from transformers import TrainerCallback
 
-from labkit.watch import Watch, watch
+from labkit.diagnosis.watch import Watch, watch
 
 
 class LabkitCallback(TrainerCallback):

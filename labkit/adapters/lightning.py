@@ -3,7 +3,7 @@
 import torch
 from lightning.pytorch import Callback
 
-from labkit.watch import Watch, watch
+from labkit.diagnosis.watch import Watch, watch
 
 LOSSES, ACCURACIES = ("val_loss", "valid_loss"), ("val_acc", "val_accuracy", "valid_acc")
 

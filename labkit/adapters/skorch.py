@@ -3,7 +3,7 @@
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
 
-from labkit.watch import Watch, watch
+from labkit.diagnosis.watch import Watch, watch
 
 
 class LabkitCallback(Callback):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
-from labkit import report
+from labkit.diagnosis import report
 from labkit.drawing import plots
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from labkit.exercise import Student, build, cure, expect, expect_close, explain, short
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
-from labkit.report import exam
+from labkit.diagnosis.report import exam
 from labkit.training.loop import train
 
 # --- the sealed sheets of 01.5 ---

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.checkup import Checkup, checkup
+from labkit.diagnosis.checkup import Checkup, checkup
 from labkit.training.data import load
 from labkit.exercise import Student, build, cure, everything_but, expect, expect_close, explain
 from labkit.training.recipe import Recipe

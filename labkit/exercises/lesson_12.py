@@ -12,7 +12,7 @@ from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.training.loop import train
-from labkit.watch import Alarm, Watch, watch
+from labkit.diagnosis.watch import Alarm, Watch, watch
 
 # --- the sealed runs of 12.4 ---
 

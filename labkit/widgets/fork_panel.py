@@ -8,7 +8,7 @@ import ipywidgets
 import numpy as np
 
 from labkit.drawing import plots
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import FailureMode, Knob
 from labkit.training.fork import fork
 from labkit.training.rules import RecipeError

@@ -12,12 +12,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from labkit.drawing import plots
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import Recipe
-from labkit.report import changes_in_words
+from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import Run
 from labkit.widgets import memory
 from labkit.widgets.controls import LAYOUT

@@ -8,8 +8,8 @@ import torch
 
 from labkit.training import models
 from labkit.drawing import plots
-from labkit.atlas import ALIKE_WORST
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.look_alikes import ALIKE_WORST
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import Knob
 from labkit.failures.signs import gradient_ratio, matrix_layers, typical
 from labkit.training.recipe import Recipe

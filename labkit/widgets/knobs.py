@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import ipywidgets
 
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import DATASETS, FailureMode
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
-from labkit.report import changes_in_words
+from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import Run
 from labkit.widgets.controls import LAYOUT, STANDARD, WIDE, Control
 from labkit.widgets.picture import panes_for, text_html

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ipywidgets
 
 from labkit.drawing import plots
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import FailureMode, Knob
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

@@ -7,7 +7,7 @@ import ipywidgets
 import numpy as np
 
 from labkit.drawing import plots
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import Knob
 from labkit.training.recipe import Recipe
 from labkit.reference import BANDS

@@ -7,8 +7,8 @@ import ipywidgets
 from labkit.drawing import plots
 from labkit.training.run_store import Archive
 from labkit.training.rules import RecipeError
-from labkit.phase import OUTCOMES, STANDARD, Cell, Phase, Place
-from labkit.phase_plots import MARKS, in_short, in_words
+from labkit.diagnosis.phase_diagram import OUTCOMES, STANDARD, Cell, Phase, Place
+from labkit.diagnosis.phase_plots import MARKS, in_short, in_words
 from labkit.training.recipe import Recipe
 from labkit.widgets import memory
 from labkit.widgets.knobs import button

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import ipywidgets
 
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run

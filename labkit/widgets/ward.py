@@ -12,8 +12,8 @@ from labkit.examination import INSTRUMENTS, Finding, rows_html
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
-from labkit.report import changes_in_words
-from labkit.study import Study
+from labkit.diagnosis.report import changes_in_words
+from labkit.diagnosis.study import Study
 from labkit.ward import MOST, TRIES, Answer, Treated, Ward, ward
 from labkit.widgets.knobs import button
 from labkit.widgets.picture import DRAWING, Sheet, framed

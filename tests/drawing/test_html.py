@@ -14,7 +14,7 @@ from helpers import tiny, trained
 from played import made_of, played
 from rich.console import Console
 
-from labkit import report
+from labkit.diagnosis import report
 from labkit.drawing import html as display
 from labkit.failures import FAILURES, Catalogue
 from labkit.recording.run import Run

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from helpers import trained
 
-from labkit.blind import judged
-from labkit.diagnose import PRECEDENCE, diagnose
+from labkit.diagnosis.evaluation.blind import judged
+from labkit.diagnosis.diagnose import PRECEDENCE, diagnose
 from labkit.failures.mode import CLOSE
 from labkit.failures import FAILURES
 from labkit.drawing.plots import INSTRUMENTS
 from labkit.failures.signs import LOOKS
 from labkit.training.recipe import Recipe
-from labkit.study import Study, play, why_not_cured
+from labkit.diagnosis.study import Study, play, why_not_cured
 
 SEED = 0  # one here, quickly; `labkit clinic --contract` takes five
 FACES = [(name, face) for name, mode in FAILURES.items() for face in (None, *mode.faces)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import LAYERS, hand_made
 
-from labkit.diagnose import diagnose
+from labkit.diagnosis.diagnose import diagnose
 from labkit.failures import FAILURES
 from labkit.recording.run import Run
 

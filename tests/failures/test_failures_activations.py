@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import hand_made
 
-from labkit.diagnose import diagnose, evidence_of
+from labkit.diagnosis.diagnose import diagnose, evidence_of
 from labkit.failures import FAILURES
 from labkit.recording.run import Run
 

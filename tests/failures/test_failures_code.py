@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import LAYERS, hand_made
 
-from labkit.diagnose import evidence_of
+from labkit.diagnosis.diagnose import evidence_of
 from labkit.failures import FAILURES
 
 PARAMETERS = tuple(f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias"))

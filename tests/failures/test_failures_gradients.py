@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import hand_made, tiny, trained
 
-from labkit.diagnose import evidence_of
+from labkit.diagnosis.diagnose import evidence_of
 from labkit.failures import FAILURES
 from labkit.failures.signs import hidden_sizes, unlearned, whole_norm
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import hand_made
 
-from labkit.diagnose import evidence_of
+from labkit.diagnosis.diagnose import evidence_of
 from labkit.failures import FAILURES
 from labkit.failures.signs import flat_start
 from labkit.recording.run import Run

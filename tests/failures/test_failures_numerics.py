@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import hand_made, tiny, trained
 
-from labkit.diagnose import diagnose, evidence_of
+from labkit.diagnosis.diagnose import diagnose, evidence_of
 from labkit.failures import FAILURES
 from labkit.recording.run import Run
 

@@ -9,7 +9,7 @@ from helpers import hand_made, tiny, trained
 
 from labkit.recording import logs as export
 from labkit.__main__ import main
-from labkit.diagnose import diagnose
+from labkit.diagnosis.diagnose import diagnose
 from labkit.recording.run import RunError
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.training import models
 from labkit.training import parts
-from labkit.diagnose import diagnose
+from labkit.diagnosis.diagnose import diagnose
 from labkit.recording.recorder import PATIENCE
 from labkit.training.recipe import RecipeError
 from labkit.recording.run import Run

@@ -7,7 +7,7 @@ import pytest
 from helpers import hand_made
 from played import made_of, played, with_traces
 
-from labkit import report
+from labkit.diagnosis import report
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
 

@@ -8,7 +8,8 @@ import pytest
 from helpers import hand_made, tiny, trained
 from played import module
 
-from labkit import blind, zoo
+from labkit.diagnosis.evaluation import blind
+from labkit.diagnosis.evaluation import healthy_runs as zoo
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 

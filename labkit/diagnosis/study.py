@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
@@ -32,7 +32,7 @@ class Study:
         return study_html(self)
 
     def __rich__(self) -> str:
-        from labkit.report import study_in_words
+        from labkit.diagnosis.report import study_in_words
 
         return study_in_words(self)
 

@@ -6,7 +6,8 @@ import json
 import pytest
 from test_blind import FOUND, healthy, patient
 
-from labkit import blind, blind_report
+from labkit.diagnosis.evaluation import blind
+from labkit.diagnosis.evaluation import report as blind_report
 from labkit.__main__ import main
 from labkit.failures import FAILURES
 

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from labkit.training.rules import RecipeError
-from labkit.phase import OUTCOMES, Phase
+from labkit.diagnosis.phase_diagram import OUTCOMES, Phase
 from labkit.drawing.plots import new_axes
 
 # Okabe-Ito fills, light enough or dark enough for the letter on them; letters serve where there is no colour.

@@ -6,7 +6,7 @@ import textwrap
 
 from labkit.failures.mode import FailureMode
 from labkit.training.recipe import Recipe
-from labkit.study import Study
+from labkit.diagnosis.study import Study
 
 
 def changes_in_words(recipe: Recipe, other: Recipe) -> str:
@@ -143,7 +143,7 @@ def exam(run) -> str:
     """One run's examination: each instrument with its healthy range, and the diagnosis."""
     import numpy as np
 
-    from labkit.diagnose import diagnose
+    from labkit.diagnosis.diagnose import diagnose
     from labkit.failures.signs import gradient_ratio, typical, worst_dead
 
     losses = run["loss"]

@@ -5,7 +5,7 @@ import pytest
 from helpers import hand_made
 from played import made_of, played
 
-from labkit import atlas
+from labkit.diagnosis import look_alikes as atlas
 from labkit.failures import FAILURES
 from labkit.reference import RANGES, Range
 from labkit.recording.run import Run

@@ -6,7 +6,7 @@ import sys
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from labkit.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.recording.recorder import Recorder
 from labkit.recording.run import Run
 
@@ -177,7 +177,7 @@ class Watch(Recorder):
 
     def report(self) -> str:
         """The whole exam in words: trend, gradients, updates, units, validation, and the diagnosis."""
-        from labkit.report import exam
+        from labkit.diagnosis.report import exam
 
         return exam(self.run)
 

@@ -9,7 +9,7 @@ from helpers import hand_made, trained
 from labkit.failures.mode import CLOSE, LEARNED
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.training.recipe import Recipe
-from labkit.study import Study, is_cured, study, why_not_cured
+from labkit.diagnosis.study import Study, is_cured, study, why_not_cured
 
 module = importlib.import_module("labkit.study")
 LOW = FAILURES["learning_rate_too_low"]

@@ -9,11 +9,11 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit import zoo
+from labkit.diagnosis.evaluation import healthy_runs as zoo
 from labkit.bench import cpu_name
-from labkit.blind import NETS, PARTS, Evaluation, Healthy, Patient, interval
-from labkit.clinic import spread
-from labkit.diagnose import UNSURE
+from labkit.diagnosis.evaluation.blind import NETS, PARTS, Evaluation, Healthy, Patient, interval
+from labkit.diagnosis.evaluation.contract import spread
+from labkit.diagnosis.diagnose import UNSURE
 from labkit.failures import FAILURES
 
 UNSEEN = tuple(net for net in NETS if net != "own")

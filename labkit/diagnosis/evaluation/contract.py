@@ -15,7 +15,7 @@ from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
-from labkit.study import Study, play
+from labkit.diagnosis.study import Study, play
 
 
 @dataclass(frozen=True)

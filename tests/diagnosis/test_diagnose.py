@@ -10,7 +10,7 @@ import pytest
 from helpers import hand_made, trained
 
 from labkit import failures
-from labkit.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
+from labkit.diagnosis.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
 from labkit.failures.mode import Evidence
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.failures.signs import looks

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from labkit.training.run_store import Archive
-from labkit.diagnose import Diagnosis, diagnose, evidence_of
+from labkit.diagnosis.diagnose import Diagnosis, diagnose, evidence_of
 from labkit.failures.mode import LEARNED
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
@@ -118,7 +118,7 @@ class Phase:
         return picture_html(self.plot().figure, repr(self).strip("<>"))
 
     def plot(self, ax=None, page=None):
-        from labkit.phase_plots import phase_diagram
+        from labkit.diagnosis.phase_plots import phase_diagram
 
         return phase_diagram(self, ax, page)
 

@@ -8,8 +8,8 @@ from helpers import hand_made, tiny
 
 from labkit.training.run_store import Archive
 from labkit.training.rules import RecipeError
-from labkit.phase import OUTCOMES, Cell, Phase, outcome, phase
-from labkit.phase_plots import MARKS, phase_diagram
+from labkit.diagnosis.phase_diagram import OUTCOMES, Cell, Phase, outcome, phase
+from labkit.diagnosis.phase_plots import MARKS, phase_diagram
 
 phase_module = importlib.import_module("labkit.phase")  # `labkit.phase` is the function
 AXES = {"lr": (1e-6, 0.1, 1e4), "depth": (2, 3)}

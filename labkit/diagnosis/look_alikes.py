@@ -9,7 +9,7 @@ import numpy as np
 from labkit.failures.signs import gradient_ratio, typical, worst_dead
 from labkit.reference import RANGES, Range
 from labkit.recording.run import Run
-from labkit.study import Study
+from labkit.diagnosis.study import Study
 
 # Two losses look alike when their smoothed curves differ by less than this: half the time 5 %, never a quarter.
 ALIKE_TYPICAL, ALIKE_WORST = math.log(1.05), math.log(1.25)

@@ -6,11 +6,11 @@ import json
 import pytest
 from helpers import tiny, trained
 
-from labkit import clinic
+from labkit.diagnosis.evaluation import contract as clinic
 from labkit.__main__ import main
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
-from labkit.study import play
+from labkit.diagnosis.study import play
 
 KEPT = clinic.Outcome(
     name="dead_relu",

@@ -12,7 +12,7 @@ import labkit
 from labkit.training.data import load
 from labkit.training.recipe import Recipe
 from labkit.training.loop import train
-from labkit.watch import Alarm, bare, watch
+from labkit.diagnosis.watch import Alarm, bare, watch
 
 X, Y = (part[:512] for part in load("mnist", "train"))
 

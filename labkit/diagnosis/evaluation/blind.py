@@ -10,17 +10,17 @@ import joblib
 import numpy as np
 from tqdm.auto import tqdm
 
-from labkit import zoo
+from labkit.diagnosis.evaluation import healthy_runs as zoo
 from labkit.training import models
-from labkit.atlas import loss_alarm
-from labkit.clinic import play_with_twins
-from labkit.diagnose import UNSURE, diagnose
+from labkit.diagnosis.look_alikes import loss_alarm
+from labkit.diagnosis.evaluation.contract import play_with_twins
+from labkit.diagnosis.diagnose import UNSURE, diagnose
 from labkit.failures.mode import DATASETS, FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
-from labkit.study import Study
+from labkit.diagnosis.study import Study
 from labkit.training.loop import train
 
 # --- which runs set the thresholds, and which judge them ------------------------------------------
