@@ -231,7 +231,7 @@ def measure_speed(options) -> None:
 
 
 def make_poster(options) -> None:
-    from labkit import poster
+    from labkit.course.poster import poster
 
     written = poster.make(
         options.out or poster.DEFAULT,
@@ -342,7 +342,7 @@ def draw_landscape(options) -> None:
 def make_lessons(options) -> int:
     from pathlib import Path
 
-    from labkit import lessons
+    from labkit.course import notebooks as lessons
 
     if options.nbgrader:
         for path in lessons.course(Path(), Path(options.nbgrader)):
@@ -358,8 +358,8 @@ def make_lessons(options) -> int:
 
 
 def hold_ward(options) -> None:
-    from labkit.ward import truth, ward
-    from labkit.ward_cases import renew
+    from labkit.course.ward.game import truth, ward
+    from labkit.course.ward.cases import renew
 
     if options.renew:
         return print(f"{renew(jobs=options.jobs)} cases hold")
@@ -399,7 +399,7 @@ def show_atlas(options) -> None:
 
     from labkit.diagnosis import look_alikes as atlas
     from labkit.failures import FAILURES
-    from labkit.poster import run_studies
+    from labkit.course.poster.poster import run_studies
 
     names = [name for name, mode in FAILURES.items() if mode.on(options.dataset)]
     studies = run_studies(names, seed=options.seed, dataset=options.dataset, jobs=options.jobs)

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from labkit.training import data
 from labkit.training import torchvision_shim as vision
 from labkit.failures import FAILURES
-from labkit.poster import HEADLINES
+from labkit.course.poster.poster import HEADLINES
 from labkit.training.recipe import Recipe
 from labkit.tools.lr_finder import find_lr
 from labkit.training.loop import Training, evaluation_steps, few_threads

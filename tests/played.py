@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from labkit.diagnosis.diagnose import diagnose
 from labkit.failures import FAILURES
-from labkit.poster import HEADLINES
+from labkit.course.poster.poster import HEADLINES
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.drawing.page import INCH, Box, Sheet

@@ -4,8 +4,8 @@ from helpers import tiny
 
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
-from labkit.ward import _FILES, Ward, ward
-from labkit.ward_cases import Case
+from labkit.course.ward.game import _FILES, Ward, ward
+from labkit.course.ward.cases import Case
 
 SMALL = ("samples", "batch_size", "steps", "evaluate_every", "device")
 

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from labkit import bench
 from labkit.failures import FAILURES
-from labkit.poster import HEADLINES
+from labkit.course.poster.poster import HEADLINES
 from labkit.training.recipe import Recipe
 from labkit.training.loop import evaluation_steps
 

@@ -6,7 +6,7 @@ import browser
 import pytest
 
 from labkit.failures import FAILURES
-from labkit.ward import CURED, MOST, RIGHT, truth
+from labkit.course.ward.game import CURED, MOST, RIGHT, truth
 from labkit.widgets.page import SECTIONS
 
 NOTEBOOK = "knobs.ipynb"

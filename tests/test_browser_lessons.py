@@ -6,7 +6,7 @@ from pathlib import Path
 import browser
 import pytest
 
-from labkit.exercises import EXERCISES
+from labkit.course.exercises import EXERCISES
 
 LESSONS = sorted((browser.ROOT / "notebooks").glob("*.ipynb"))
 A_LESSON = 600  # seconds until a lesson is called stuck: many times what it takes, for busy machines

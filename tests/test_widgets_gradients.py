@@ -5,7 +5,7 @@ import pytest
 from helpers import cut_off, hand_made
 
 from labkit.training.rules import RecipeError
-from labkit.reference import BANDS
+from labkit.course.poster.content import BANDS
 from labkit.widgets import memory
 from labkit.widgets.gradients import EARLY, KNOBS, REGIMES, GradientPanel, parting, read
 from labkit.widgets.knobs import YOURS

@@ -10,7 +10,7 @@ import pytest
 from short_ward import tells, ward_of
 
 import labkit
-from labkit.examination import INSTRUMENTS
+from labkit.course.ward.instruments import INSTRUMENTS
 from labkit.failures import FAILURES
 from labkit.widgets.ward import WardPanel, ward_panel
 

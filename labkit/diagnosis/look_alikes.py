@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkit.failures.signs import gradient_ratio, typical, worst_dead
-from labkit.reference import RANGES, Range
+from labkit.course.poster.content import RANGES, Range
 from labkit.recording.run import Run
 from labkit.diagnosis.study import Study
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from labkit.training.rules import RecipeError
 from labkit.failures.signs import gradient_ratio, typical
-from labkit.reference import BANDS, FLOAT16_LARGEST
+from labkit.course.poster.content import BANDS, FLOAT16_LARGEST
 from labkit.recording.run import Run, written_whole
 
 # Okabe-Ito colours, told apart by colour-blind readers. Width, dashes and markers serve where there is no colour:

@@ -13,7 +13,7 @@ from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import Knob
 from labkit.failures.signs import gradient_ratio, matrix_layers, typical
 from labkit.training.recipe import Recipe
-from labkit.reference import BANDS
+from labkit.course.poster.content import BANDS
 from labkit.recording.run import Run
 from labkit.widgets.knobs import YOURS
 from labkit.widgets.panel import RecipePanel, table

@@ -10,7 +10,7 @@ from labkit.drawing import plots
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.failures.mode import Knob
 from labkit.training.recipe import Recipe
-from labkit.reference import BANDS
+from labkit.course.poster.content import BANDS
 from labkit.recording.run import Run
 from labkit.widgets.controls import WIDE
 from labkit.widgets.knobs import YOURS, in_short

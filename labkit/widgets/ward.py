@@ -6,15 +6,15 @@ import time
 
 import ipywidgets
 
-from labkit import treatment
+from labkit.course.ward import prescriptions as treatment
 from labkit.drawing import plots
-from labkit.examination import INSTRUMENTS, Finding, rows_html
+from labkit.course.ward.instruments import INSTRUMENTS, Finding, rows_html
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
 from labkit.diagnosis.report import changes_in_words
 from labkit.diagnosis.study import Study
-from labkit.ward import MOST, TRIES, Answer, Treated, Ward, ward
+from labkit.course.ward.game import MOST, TRIES, Answer, Treated, Ward, ward
 from labkit.widgets.knobs import button
 from labkit.widgets.picture import DRAWING, Sheet, framed
 from labkit.widgets.stage import close

@@ -7,7 +7,7 @@ from played import made_of, played
 
 from labkit.diagnosis import look_alikes as atlas
 from labkit.failures import FAILURES
-from labkit.reference import RANGES, Range
+from labkit.course.poster.content import RANGES, Range
 from labkit.recording.run import Run
 
 NAMES = list(FAILURES)

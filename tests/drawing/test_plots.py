@@ -20,7 +20,7 @@ from labkit.drawing import plots
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
 from labkit.failures.signs import gradient_ratio, typical
-from labkit.reference import BANDS
+from labkit.course.poster.content import BANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = ["healthy", "sick", "cured"]

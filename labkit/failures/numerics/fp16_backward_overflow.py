@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
-from labkit.reference import FLOAT16_LARGEST
+from labkit.course.poster.content import FLOAT16_LARGEST
 from labkit.recording.run import Run
 
 # The factor on the loss. Without scaling it is 1; GradScaler begins at 65,536, halves it at every overflow, and

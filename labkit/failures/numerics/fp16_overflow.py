@@ -2,7 +2,7 @@
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.training.recipe import Recipe
-from labkit.reference import FLOAT16_LARGEST as LARGEST
+from labkit.course.poster.content import FLOAT16_LARGEST as LARGEST
 from labkit.recording.run import Run
 
 # A CPU only imitates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.

@@ -1,0 +1,212 @@
+"""Exercises of lesson 07, numbers that break; and its sealed patients."""
+
+import torch
+from torch import nn
+
+from labkit.course.grading import NotYet, Student, build, cure, expect, expect_close, explain, recorded
+from labkit.recording.run import Run
+
+# --- the sealed patients of 07.4 ---
+
+SEALED = {"A": "sqrt_at_zero", "B": "zero_by_zero", "C": "log_of_zero", "D": "nan_in_data"}
+
+
+def patients() -> dict[str, Run]:
+    """Four runs that ended in NaN, with letters for names. What was done to them is for the reader to find out."""
+    return recorded(SEALED, evaluate_every=0)
+
+
+# --- 07.1 ---
+
+ROUNDED = 1e-3  # x - logsumexp(x) is right too, and at 1,000 has four digits less than the shift by hand
+
+
+def judge_log_softmax(mine: Student) -> str:
+    plain = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]])
+    seen = mine(plain)
+    expect(torch.is_tensor(seen) and seen.shape == plain.shape, "Expected a tensor of the shape that went in.")
+    if torch.allclose(seen, plain.log_softmax(0)):
+        expect(False, "You added up over the first dimension. Each row is one sample: use the last one, -1.")
+    if torch.allclose(seen, plain.softmax(-1)):
+        expect(False, "These are the shares themselves, the softmax. Its logarithm was asked for.")
+    expect_close(seen, plain.log_softmax(-1), "Ordinary logits")
+    large = torch.tensor([[1000.0, 998.0, 0.0]])
+    seen = mine(large)
+    expect(not seen.isnan().any(), "Logits of 1,000 gave NaN: exp(1000) is infinite. Subtract the largest first.")
+    expect(
+        not seen.isinf().any(),
+        "Logits of 1,000 and 0 gave -inf where -1,000 is right: a share was rounded to 0 before its logarithm was "
+        "taken. Use log(a / b) = log a - log b, and log(exp(z)) = z.",
+    )
+    expect_close(seen, large.log_softmax(-1), "Logits of 1,000", ROUNDED)
+    apart = torch.tensor([[1000.0, 999.0], [0.0, 1.0], [-1000.0, -1001.0]])
+    seen = mine(apart)
+    expect(seen.isfinite().all(), "Rows far apart gave infinities. Subtract the largest of each row, not of them all.")
+    expect_close(seen, apart.log_softmax(-1), "Rows far apart", ROUNDED)
+    deep = torch.arange(24.0).reshape(2, 3, 4)
+    expect_close(mine(deep), deep.log_softmax(-1), "Three dimensions, the last one is the classes")
+    logits = torch.tensor([[300.0, 0.0, -300.0]], requires_grad=True)
+    value = mine.on(logits)
+    expect(value.requires_grad, "Right numbers, but no gradient comes through: is there a detach or no_grad?")
+    value[0, 1].backward()
+    expect_close(logits.grad, [[-1.0, 1.0, 0.0]], "The gradient where the right class is 300 behind")
+    return "Finite for any logits, and so is its gradient."
+
+
+# --- 07.2 ---
+
+
+class Spoil(nn.Module):
+    """Passes on what it gets, with one entry of the last sample replaced; counts how often it was called."""
+
+    def __init__(self, value: float | None = None):
+        super().__init__()
+        self.value, self.calls = value, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.value is None:
+            return x
+        return torch.cat([x[:-1], torch.full_like(x[-1:], self.value)])
+
+
+def net_that_breaks(value: float | None) -> nn.Sequential:
+    """A block within a net; `inner.1` answers with the given value, and `last` looks at who is still called."""
+    inner = nn.Sequential(nn.Linear(4, 4), Spoil(value), nn.Tanh())
+    net = nn.Sequential()
+    for name, part in (("first", nn.Linear(4, 4)), ("inner", inner), ("after", nn.Linear(4, 2)), ("last", Spoil())):
+        net.add_module(name, part)
+    return net
+
+
+def stopped_at(mine: Student, value: float) -> str | None:
+    """The message with which a guarded net stopped; None where it ran to its end."""
+    net = net_that_breaks(value)
+    mine.on(net)
+    try:
+        net(torch.ones(5, 4))
+    except FloatingPointError as stop:
+        expect(net.last.calls == 0, "It stopped, but the modules behind the bad one had run already.")
+        return str(stop)
+    return None
+
+
+def judge_guard(mine: Student) -> str:
+    net, x = net_that_breaks(None), torch.ones(5, 4)
+    before = net(x)
+    handles = mine.on(net)
+    if not isinstance(handles, list | tuple) or not all(hasattr(each, "remove") for each in handles):
+        raise NotYet("Expected the list of handles that register_forward_hook gave you.")
+    try:
+        after = net(x)
+    except FloatingPointError as stop:
+        raise NotYet(f"All values are finite, and it stopped at {stop}.") from None
+    expect(
+        torch.equal(before, after), "The guarded net gives other outputs. A hook that returns something changes them."
+    )
+    stop = stopped_at(mine, float("nan"))
+    expect(stop is not None, "The module inner.1 gave NaN, and nothing stopped.")
+    expect("last" not in stop, "inner.1 gave NaN and `last` was blamed: your hooks share one `name`. Bind it to each.")
+    expect(
+        "inner.1" in stop, f"inner.1 gave NaN first; your message is {stop!r}. Its name is the one of named_modules."
+    )
+    stop = stopped_at(mine, float("inf"))
+    expect(stop is not None, "inner.1 gave an infinity, and nothing stopped. isnan does not see it: isfinite does.")
+    expect("inner.1" in stop, f"inner.1 gave an infinity first; your message is {stop!r}.")
+    return _taken_off(mine)
+
+
+def _taken_off(mine: Student) -> str:
+    net = net_that_breaks(float("nan"))
+    for handle in mine.on(net):
+        handle.remove()
+    left = [name for name, module in net.named_modules() if module._forward_hooks]
+    expect(not left, f"After remove() on all handles there is still a hook on {', '.join(left)}. Return every handle.")
+    return "It stops at the first bad module, at infinities too, and can be taken off again."
+
+
+# --- 07.3 is a cure, 07.4 the evidence ---
+
+NO_PIXEL = "the inputs of that step were finite. Where is the first value that was not?"
+NO_LOSS = "then the loss would be the first that is not finite. Here it was broken earlier, or later."
+
+exercises = (
+    build(
+        "07.1",
+        "A log-softmax that survives",
+        judge_log_softmax,
+        example="log_softmax(x)",
+        points=2,
+        hints=(
+            "Subtract from each row its own largest entry. Why does the result not change?",
+            "log(exp(a) / sum) is a - log(sum). So the exponential of a share is never needed.",
+            "shifted = x - x.amax(-1, keepdim=True); then shifted minus the log of the sum of exp(shifted).",
+        ),
+    ),
+    build(
+        "07.2",
+        "A guard at every module",
+        judge_guard,
+        example="guard(net)",
+        points=3,
+        hints=(
+            "A forward hook gets (module, inputs, output), after the module and before the next.",
+            "A function in a loop sees the loop's last name. Make the hook in a function that takes the name.",
+            "torch.isfinite(output).all() is False for NaN and for infinity. Collect the handles.",
+        ),
+    ),
+    cure(
+        "07.3",
+        "An fp16 net that must stay in fp16",
+        "fp16_overflow",
+        keep=("precision",),
+        seeds=(11,),
+        points=3,
+        hints=(
+            "The forward pass is too large. Which two things decide how large the values of the third layer are?",
+            "What goes in (inputs), and the factor of about four at each layer (init).",
+            "Compare it with its twin: sick.changes_from(labkit.FAILURES['fp16_overflow'].healthy).",
+        ),
+    ),
+    explain(
+        "07.4",
+        "Where did the first NaN come from?",
+        modes=tuple(SEALED.values()),
+        points=4,
+        right=SEALED,
+        because="A has a finite loss and NaN gradients: a slope that is not there. B had a clean batch, and its first "
+        "module spoiled one whole sample. C broke in the loss, from 16.6 on, where a sigmoid is 1. D came with "
+        "one bad pixel.",
+        wrong={
+            "A": {
+                "nan_in_data": NO_PIXEL,
+                "zero_by_zero": "all activations of that step were finite, and even the loss.",
+                "naive_softmax": "the loss of that step is finite. Only what was derived from it is not.",
+                "log_of_zero": "the loss of that step is finite. Only what was derived from it is not.",
+            },
+            "B": {
+                "nan_in_data": NO_PIXEL,
+                "naive_softmax": NO_LOSS,
+                "log_of_zero": NO_LOSS,
+                "sqrt_at_zero": "a root at 0 breaks in the backward pass. Here the forward pass was broken already.",
+            },
+            "C": {
+                "nan_in_data": NO_PIXEL,
+                "zero_by_zero": "all activations were finite. It happened behind the last layer.",
+                "naive_softmax": "close. But exp holds up to an output of 88; this loss gave out long before.",
+                "sqrt_at_zero": "a root at 0 has a finite value and no slope. Here the loss itself is NaN.",
+            },
+            "D": {
+                "zero_by_zero": "then the inputs would be finite. How many values are bad, and where?",
+                "naive_softmax": NO_LOSS,
+                "log_of_zero": NO_LOSS,
+                "sqrt_at_zero": "a root at 0 breaks in the backward pass. Here it was in the batch.",
+            },
+        },
+        hints=(
+            "inputs, activations, loss, gradients: the first that is bad names the place, all behind it only suffer.",
+            "Two of the five break in the loss. At which outputs does exp overflow, and where is a sigmoid exactly 1?",
+            "A finite loss with a NaN gradient: which function has a value and no slope?",
+        ),
+    ),
+)

@@ -1,0 +1,181 @@
+"""Lesson 03: the usual mistakes are told what they are, and right answers are right."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import labkit
+from labkit.course.exercises import lesson_03
+from labkit.training.loop import Training
+
+
+def slipping(*, empty=True, groups=slice(None), late=False, weights=copy.deepcopy, memory=copy.deepcopy, first=None):
+    """A range test with one slip, or none. `weights` and `memory` keep (or fail to keep) what was there before."""
+
+    def range_test(net, optimizer, batches, lrs):
+        kept, remembered, losses = weights(net.state_dict()), memory(optimizer.state_dict()), []
+        for lr, (x, y) in list(zip(lrs, batches, strict=True))[:first]:
+            for group in optimizer.param_groups[groups]:
+                group["lr"] = lr
+            if empty:
+                optimizer.zero_grad()
+            loss = cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append((cross_entropy(net(x), y) if late else loss).item())
+        net.load_state_dict(kept or net.state_dict())
+        optimizer.load_state_dict(remembered or optimizer.state_dict())
+        return losses
+
+    return range_test
+
+
+def rates_only(net, optimizer, batches, lrs):
+    """Puts back the weights and the rates, and leaves the momentum."""
+    before = [group["lr"] for group in optimizer.param_groups]
+    losses = slipping(memory=lambda state: None)(net, optimizer, batches, lrs)
+    for group, lr in zip(optimizer.param_groups, before, strict=True):
+        group["lr"] = lr
+    return losses
+
+
+def forgets_everything(net, optimizer, batches, lrs):
+    """Puts back weights and rates, and leaves the optimizer without any memory."""
+    losses = rates_only(net, optimizer, batches, lrs)
+    optimizer.state.clear()
+    return losses
+
+
+def parameters_only(net, optimizer, batches, lrs):
+    """Puts back the parameters, and forgets what batch norm keeps beside them."""
+    before = [weight.detach().clone() for weight in net.parameters()]
+    losses = slipping(weights=lambda state: None)(net, optimizer, batches, lrs)
+    with torch.no_grad():
+        for weight, old in zip(net.parameters(), before, strict=True):
+            weight.copy_(old)
+    return losses
+
+
+def clip_without_return(net, limit):
+    clip(net, limit)
+
+
+def gradients(net):
+    return [weight.grad for weight in net.parameters() if weight.grad is not None]
+
+
+def clip(net, limit):
+    norm = torch.cat([each.flatten() for each in gradients(net)]).norm()
+    for each in gradients(net):
+        each.mul_(min(1, limit / norm))
+    return norm
+
+
+def clip_each(net, limit):
+    for each in gradients(net):
+        each.mul_(min(1, limit / each.norm()))
+    return 5.0
+
+
+def clip_values(net, limit):
+    torch.nn.utils.clip_grad_value_(net.parameters(), limit)
+    return 5.0
+
+
+def clip_by_sum(net, limit):
+    norm = sum(each.norm() for each in gradients(net))
+    for each in gradients(net):
+        each.mul_(limit / norm)
+    return norm
+
+
+def clip_always(net, limit):
+    norm = torch.cat([each.flatten() for each in gradients(net)]).norm()
+    for each in gradients(net):
+        each.mul_(limit / norm)
+    return norm
+
+
+def clip_copies(net, limit):
+    norm = torch.cat([each.flatten() for each in gradients(net)]).norm()
+    for each in gradients(net):
+        each = each * limit / norm
+    return norm
+
+
+def clip_and_tell_after(net, limit):
+    clip(net, limit)
+    return torch.cat([each.flatten() for each in gradients(net)]).norm()
+
+
+RIGHT = {
+    "03.1": slipping(),
+    "03.2": "0.05",
+    "03.3": clip,
+    "03.5": lesson_03.SEALED,
+}
+WRONG = [
+    ("03.1", slipping(empty=False), "never empties the gradients"),
+    ("03.1", slipping(groups=slice(1)), "only the first got your rates"),
+    ("03.1", slipping(late=True), "after its step"),
+    ("03.1", slipping(weights=lambda state: state), "copy.deepcopy it first"),
+    ("03.1", slipping(memory=lambda state: None), "is left with"),
+    ("03.1", rates_only, "its momentum is not what it was"),
+    ("03.1", forgets_everything, "its momentum is not what it was"),
+    ("03.1", parameters_only, "Batch norm keeps running means"),
+    ("03.1", slipping(first=3), "expected as many losses"),
+    ("03.1", lambda *_: 0.05, "Expected a list"),
+    ("03.1", lambda *_: [2.0, 1.0, 0.5, 1.0, 9.0], "Five rates, five batches"),
+    ("03.2", "0.3", "about to turn"),
+    ("03.2", "0.0001", "still flat"),
+    ("03.2", "1", "left the picture"),
+    ("03.2", "0.06", "is not a choice"),
+    ("03.3", clip_each, "each layer alone"),
+    ("03.3", clip_values, "single entries"),
+    ("03.3", clip_by_sum, "norm 7"),
+    ("03.3", clip_always, "only ever shortens"),
+    ("03.3", clip_copies, "in place"),
+    ("03.3", clip_without_return, "is a `return` missing"),
+    ("03.3", clip_and_tell_after, "the norm after it"),
+    ("03.5", lesson_03.SEALED | {"B": "dead_relu"}, "it was alive"),
+    ("03.5", lesson_03.SEALED | {"A": "learning_rate_too_low", "D": "labels_detached"}, "size of its updates"),
+    ("03.5", lesson_03.SEALED | {"C": "learning_rate_too_high"}, "dead before that"),
+]
+
+
+@pytest.mark.parametrize("id", RIGHT)
+def test_a_right_answer_is_right(id):
+    assert labkit.check(id, RIGHT[id]).state == "right"
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), WRONG)
+def test_a_usual_mistake_is_named(id, answer, words):
+    found = labkit.check(id, answer)
+    assert found.state == "not yet" and words in str(found), str(found)
+
+
+def test_pytorchs_own_clipping_is_right():
+    assert labkit.check("03.3", lambda net, limit: torch.nn.utils.clip_grad_norm_(net.parameters(), limit))
+
+
+def test_the_cure_may_change_nothing_but_the_rate():
+    sick = labkit.FAILURES["dead_relu_by_learning_rate"].sick
+    found = labkit.check("03.4", sick.but(lr=0.003, normalisation="batch"))
+    assert found.state == "not yet" and "has to keep" in str(found)
+    assert labkit.check("03.4", sick.but(lr=0.05)).state == "not yet"
+
+
+@pytest.mark.slow
+def test_what_the_range_test_suggests_cures():
+    patient = Training(labkit.FAILURES["dead_relu_by_learning_rate"].sick)
+    found = labkit.find_lr(patient.model, cross_entropy, tuple(patient.data.train), patient.optimizer)
+    assert labkit.check("03.4", patient.recipe.but(lr=found.suggestion))
+
+
+def test_every_patient_has_what_its_letter_says(monkeypatch):
+    monkeypatch.setattr("labkit.exercise.train", lambda recipe, progress: recipe)
+    for letter, recipe in lesson_03.patients().items():
+        changes = recipe.changes_from(labkit.FAILURES[lesson_03.SEALED[letter]].sick)
+        assert set(changes) <= {"steps", "depth"}
