@@ -32,15 +32,15 @@ _HOME = {
     "ClipLog": "tools.clipping",
     "check": "course.exercises",
     "hint": "course.exercises",
-    "knobs": "widgets.knobs",
-    "gallery": "widgets.gallery",
-    "gradient_panel": "widgets.gradients",
-    "overfitting_panel": "widgets.overfitting",
+    "knobs": "panels.knob_panel",
+    "gallery": "panels.gallery_panel",
+    "gradient_panel": "panels.gradient_panel",
+    "overfitting_panel": "panels.overfitting_panel",
     "ward": "course.ward.game",
-    "ward_panel": "widgets.ward",
-    "fork_panel": "widgets.fork_panel",
-    "phase_panel": "widgets.phase_panel",
-    "lr_panel": "widgets.lr_panel",
+    "ward_panel": "panels.ward_panel",
+    "fork_panel": "panels.fork_panel",
+    "phase_panel": "panels.phase_panel",
+    "lr_panel": "panels.lr_panel",
 }
 __all__ = ["__version__", *_HOME]
 

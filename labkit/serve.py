@@ -25,7 +25,7 @@ TEMPLATE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
 """
 
 # What the page runs. All else is in the package, where it can be tested.
-PAGE = "from labkit.widgets.page import page\n\npage()"
+PAGE = "from labkit.panels.play_page import page\n\npage()"
 
 
 def lab(folder: str | None = None, *, port: int | None = None, ip: str = LOOPBACK, browser: bool = True) -> None:

@@ -12,11 +12,11 @@ from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
 from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import Run
-from labkit.widgets.controls import LAYOUT, STANDARD, WIDE, Control
-from labkit.widgets.picture import panes_for, text_html
-from labkit.widgets.situation import PLAIN, Situation
-from labkit.widgets.stage import Stage, close
-from labkit.widgets.worker import Ticket
+from labkit.panels.controls import LAYOUT, STANDARD, WIDE, Control
+from labkit.panels.live_plots import panes_for, text_html
+from labkit.panels.panel_state import PLAIN, Situation
+from labkit.panels.live_view import Stage, close
+from labkit.panels.worker import Ticket
 
 YOURS = "your run"
 

@@ -15,10 +15,10 @@ from labkit.training.recipe import Recipe
 from labkit.diagnosis.report import changes_in_words
 from labkit.diagnosis.study import Study
 from labkit.course.ward.game import MOST, TRIES, Answer, Treated, Ward, ward
-from labkit.widgets.knobs import button
-from labkit.widgets.picture import DRAWING, Sheet, framed
-from labkit.widgets.stage import close
-from labkit.widgets.worker import Ticket, Worker
+from labkit.panels.knob_panel import button
+from labkit.panels.live_plots import DRAWING, Sheet, framed
+from labkit.panels.live_view import close
+from labkit.panels.worker import Ticket, Worker
 
 BETWEEN = 0.2  # seconds between two moves of the progress bar
 PANE = (4.3, 2.7)  # inches

@@ -8,7 +8,7 @@ import pytest
 from labkit.failures.mode import Knob
 from labkit.failures import FAILURES
 from labkit.training.recipe import Recipe
-from labkit.widgets.controls import STANDARD, Control, round_numbers
+from labkit.panels.controls import STANDARD, Control, round_numbers
 
 
 @pytest.mark.parametrize("name", FAILURES)

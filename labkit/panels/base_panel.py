@@ -8,11 +8,11 @@ import ipywidgets
 from labkit.failures.mode import Knob
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
-from labkit.widgets.controls import Control
-from labkit.widgets.knobs import button
-from labkit.widgets.picture import text_html
-from labkit.widgets.stage import Stage, close
-from labkit.widgets.worker import Ticket
+from labkit.panels.controls import Control
+from labkit.panels.knob_panel import button
+from labkit.panels.live_plots import text_html
+from labkit.panels.live_view import Stage, close
+from labkit.panels.worker import Ticket
 
 # The same in JupyterLab, Notebook and Voila, in both themes: numbers in columns, long words on a button in two lines.
 STYLE = """<style>

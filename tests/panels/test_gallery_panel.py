@@ -10,9 +10,9 @@ from helpers import tiny
 import labkit
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError
-from labkit.widgets import memory
-from labkit.widgets.gallery import CLASSIC, HEALTHY, Exhibit, Gallery, exhibits, thumbnail, waiting
-from labkit.widgets.worker import Ticket
+from labkit.panels import run_memory as memory
+from labkit.panels.gallery_panel import CLASSIC, HEALTHY, Exhibit, Gallery, exhibits, thumbnail, waiting
+from labkit.panels.worker import Ticket
 
 SHORT = tiny(steps=12, evaluate_every=4)
 

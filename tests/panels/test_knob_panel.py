@@ -12,9 +12,9 @@ from PIL import Image
 
 import labkit
 from labkit.failures import FAILURES
-from labkit.widgets import memory, stage
-from labkit.widgets.knobs import KnobPanel, knobs
-from labkit.widgets.picture import Picture, panes_for
+from labkit.panels import run_memory as memory, live_view as stage
+from labkit.panels.knob_panel import KnobPanel, knobs
+from labkit.panels.live_plots import Picture, panes_for
 
 TINY = "learning_rate_too_high/sick: samples=256, steps=30, width=16, evaluate_every=10"
 
@@ -37,7 +37,7 @@ def panel(monkeypatch):
 
 def small_twins(monkeypatch) -> None:
     """Healthy twins as short as the tiny runs."""
-    from labkit.widgets.situation import Situation
+    from labkit.panels.panel_state import Situation
 
     monkeypatch.setattr(Situation, "twin", property(lambda self: tiny(seed=self.recipe.seed, evaluate_every=3)))
 

@@ -8,8 +8,8 @@ from helpers import tiny, trained
 
 from labkit.training.rules import RecipeError
 from labkit.tools.lr_finder import RangeTest
-from labkit.widgets import memory
-from labkit.widgets.lr_panel import RateAnswer, RatePanel, lr_panel, range_test
+from labkit.panels import run_memory as memory
+from labkit.panels.lr_panel import RateAnswer, RatePanel, lr_panel, range_test
 
 RECIPE = tiny(steps=12, samples=500)
 

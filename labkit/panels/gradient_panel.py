@@ -15,11 +15,11 @@ from labkit.failures.signs import gradient_ratio, matrix_layers, typical
 from labkit.training.recipe import Recipe
 from labkit.course.poster.content import BANDS
 from labkit.recording.run import Run
-from labkit.widgets.knobs import YOURS
-from labkit.widgets.panel import RecipePanel, table
-from labkit.widgets.picture import BY_LAYER, LIVE, text_html
-from labkit.widgets.stage import Stage, verdict_html
-from labkit.widgets.worker import Ticket
+from labkit.panels.knob_panel import YOURS
+from labkit.panels.base_panel import RecipePanel, table
+from labkit.panels.live_plots import BY_LAYER, LIVE, text_html
+from labkit.panels.live_view import Stage, verdict_html
+from labkit.panels.worker import Ticket
 
 EARLY = 20  # steps at the start in which the four losses lie within a quarter of each other
 HEAD = 0.1  # of the last layer's usual size: every net begins near ln(10), however loud it is inside

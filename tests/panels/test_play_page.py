@@ -4,8 +4,8 @@ import ipywidgets
 import pytest
 
 from labkit.failures import FAILURES
-from labkit.widgets import knobs as knob_panel
-from labkit.widgets import page as pages
+from labkit.panels import knob_panel as knob_panel
+from labkit.panels import play_page as pages
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from labkit.training.rules import RecipeError
 from labkit.diagnosis.phase_diagram import OUTCOMES, STANDARD, Cell, Phase, Place
 from labkit.diagnosis.phase_plots import MARKS, in_short, in_words
 from labkit.training.recipe import Recipe
-from labkit.widgets import memory
-from labkit.widgets.knobs import button
-from labkit.widgets.knobs import in_short as run_in_short
-from labkit.widgets.picture import text_html
-from labkit.widgets.stage import Stage, close
-from labkit.widgets.worker import Ticket, Worker
+from labkit.panels import run_memory as memory
+from labkit.panels.knob_panel import button
+from labkit.panels.knob_panel import in_short as run_in_short
+from labkit.panels.live_plots import text_html
+from labkit.panels.live_view import Stage, close
+from labkit.panels.worker import Ticket, Worker
 
 PANES = (plots.losses, plots.validation, plots.gradient_bars, plots.update_ratio)
 WIDTH, HEIGHT = "4.7em", "2.5em"  # of a cell: room for "L 100%"

@@ -12,7 +12,7 @@ from short_ward import tells, ward_of
 import labkit
 from labkit.course.ward.instruments import INSTRUMENTS
 from labkit.failures import FAILURES
-from labkit.widgets.ward import WardPanel, ward_panel
+from labkit.panels.ward_panel import WardPanel, ward_panel
 
 NAMES = ("learning_rate_too_low", "dead_relu")
 

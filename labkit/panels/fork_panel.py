@@ -15,13 +15,13 @@ from labkit.training.rules import RecipeError
 from labkit.training.parts import plain_step
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.widgets import memory
-from labkit.widgets.controls import LAYOUT, WIDE, Control
-from labkit.widgets.knobs import button, in_short
-from labkit.widgets.picture import Pane, text_html
-from labkit.widgets.situation import Situation
-from labkit.widgets.stage import Frames, Stage, close
-from labkit.widgets.worker import Ticket
+from labkit.panels import run_memory as memory
+from labkit.panels.controls import LAYOUT, WIDE, Control
+from labkit.panels.knob_panel import button, in_short
+from labkit.panels.live_plots import Pane, text_html
+from labkit.panels.panel_state import Situation
+from labkit.panels.live_view import Frames, Stage, close
+from labkit.panels.worker import Ticket
 
 KNOBS = (
     Knob("lr", (1e-4, 10.0), log=True),

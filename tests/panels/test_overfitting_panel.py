@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers import cut_off, hand_made, tiny
 
-from labkit.widgets import memory
-from labkit.widgets.overfitting import UNTREATED, Answer, OverfittingPanel, reading, turning_point
+from labkit.panels import run_memory as memory
+from labkit.panels.overfitting_panel import UNTREATED, Answer, OverfittingPanel, reading, turning_point
 
 PLENTY = tiny(samples=2000, width=32, steps=60, momentum=0.0, evaluate_every=10)
 SHORT = {"plenty": PLENTY, "few": PLENTY.but(samples=20), "few, small": PLENTY.but(samples=20, width=8)}

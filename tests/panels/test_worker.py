@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from labkit.widgets.worker import Ticket, Worker
+from labkit.panels.worker import Ticket, Worker
 
 
 @pytest.fixture

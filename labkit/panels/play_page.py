@@ -8,8 +8,8 @@ import ipywidgets
 
 import labkit
 from labkit.failures import FAILURES
-from labkit.widgets.access import accessible
-from labkit.widgets.knobs import KnobPanel, knobs
+from labkit.panels.accessibility import accessible
+from labkit.panels.knob_panel import KnobPanel, knobs
 
 FIRST = "learning_rate_too_high"  # what the knobs show at first: the failure everybody has met
 INTRODUCTION = """

@@ -6,9 +6,9 @@ from helpers import cut_off, hand_made
 
 from labkit.training.rules import RecipeError
 from labkit.course.poster.content import BANDS
-from labkit.widgets import memory
-from labkit.widgets.gradients import EARLY, KNOBS, REGIMES, GradientPanel, parting, read
-from labkit.widgets.knobs import YOURS
+from labkit.panels import run_memory as memory
+from labkit.panels.gradient_panel import EARLY, KNOBS, REGIMES, GradientPanel, parting, read
+from labkit.panels.knob_panel import YOURS
 
 SHORT = {name: recipe.but(steps=EARLY, samples=512, batch_size=64) for name, recipe in REGIMES.items()}
 

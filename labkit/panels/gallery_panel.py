@@ -19,13 +19,13 @@ from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import Recipe
 from labkit.diagnosis.report import changes_in_words
 from labkit.recording.run import Run
-from labkit.widgets import memory
-from labkit.widgets.controls import LAYOUT
-from labkit.widgets.knobs import button, in_short
-from labkit.widgets.panel import heading
-from labkit.widgets.picture import DOTS, DRAWING, framed, text_html
-from labkit.widgets.stage import Stage, close, verdict_html
-from labkit.widgets.worker import Ticket
+from labkit.panels import run_memory as memory
+from labkit.panels.controls import LAYOUT
+from labkit.panels.knob_panel import button, in_short
+from labkit.panels.base_panel import heading
+from labkit.panels.live_plots import DOTS, DRAWING, framed, text_html
+from labkit.panels.live_view import Stage, close, verdict_html
+from labkit.panels.worker import Ticket
 
 HEALTHY = "healthy"
 # One of each shape that a loss can have: falls, jumps, sits, waits, saws, spikes, rattles, stops short, parts from

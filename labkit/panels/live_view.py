@@ -11,10 +11,10 @@ from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.widgets import memory
-from labkit.widgets.access import accessible
-from labkit.widgets.picture import SIZE, Pane, Picture, text_html
-from labkit.widgets.worker import Ticket, Worker
+from labkit.panels import run_memory as memory
+from labkit.panels.accessibility import accessible
+from labkit.panels.live_plots import SIZE, Pane, Picture, text_html
+from labkit.panels.worker import Ticket, Worker
 
 FIRST_FRAME, NEXT_FRAME = 0.1, 0.3  # seconds of training before the first live picture, and between the next ones
 FIRST_WORD = 32  # steps before which the live verdict says nothing: every run looks stuck at first

@@ -6,7 +6,7 @@ from helpers import tiny
 from labkit.failures import FAILURES, UnknownFailure
 from labkit.training.rules import RecipeError
 from labkit.training.recipe import Recipe
-from labkit.widgets.situation import Situation
+from labkit.panels.panel_state import Situation
 
 STATES = [
     "learning_rate_too_high/sick",

@@ -12,12 +12,12 @@ from labkit.failures.mode import Knob
 from labkit.training.recipe import Recipe
 from labkit.course.poster.content import BANDS
 from labkit.recording.run import Run
-from labkit.widgets.controls import WIDE
-from labkit.widgets.knobs import YOURS, in_short
-from labkit.widgets.panel import RecipePanel, table
-from labkit.widgets.picture import LIVE, text_html
-from labkit.widgets.stage import Stage, verdict_html
-from labkit.widgets.worker import Ticket
+from labkit.panels.controls import WIDE
+from labkit.panels.knob_panel import YOURS, in_short
+from labkit.panels.base_panel import RecipePanel, table
+from labkit.panels.live_plots import LIVE, text_html
+from labkit.panels.live_view import Stage, verdict_html
+from labkit.panels.worker import Ticket
 
 BASE = Recipe()
 FEW = BASE.but(samples=100)

@@ -7,14 +7,14 @@ import pytest
 
 from labkit.failures import FAILURES
 from labkit.course.ward.game import CURED, MOST, RIGHT, truth
-from labkit.widgets.page import SECTIONS
+from labkit.panels.play_page import SECTIONS
 
 NOTEBOOK = "knobs.ipynb"
 PANEL = 'import labkit\n\nlabkit.knobs("learning_rate_too_high")'
 # A number under the panel: how many runs have been trained to their end.
 COUNTER = """
 import ipywidgets
-from labkit.widgets import memory
+from labkit.panels import run_memory as memory
 
 finished = ipywidgets.IntText(description="finished")
 finished.add_class("finished")

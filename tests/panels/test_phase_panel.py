@@ -8,9 +8,9 @@ from helpers import tiny
 from labkit.training.rules import RecipeError
 from labkit.diagnosis.phase_diagram import OUTCOMES
 from labkit.diagnosis.phase_plots import MARKS
-from labkit.widgets import memory
-from labkit.widgets.phase_panel import PhasePanel, phase_panel
-from labkit.widgets.worker import Ticket
+from labkit.panels import run_memory as memory
+from labkit.panels.phase_panel import PhasePanel, phase_panel
+from labkit.panels.worker import Ticket
 
 BASE = tiny(steps=8)
 AXES = {"lr": (0.1, 1e4), "depth": (2, 3)}

@@ -13,12 +13,12 @@ from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
 from labkit.tools.lr_finder import RangeTest, find_lr
 from labkit.training.loop import few_threads
-from labkit.widgets.controls import Control
-from labkit.widgets.knobs import YOURS, button, in_short
-from labkit.widgets.picture import Picture, text_html
-from labkit.widgets.situation import Situation
-from labkit.widgets.stage import Stage, close
-from labkit.widgets.worker import Ticket
+from labkit.panels.controls import Control
+from labkit.panels.knob_panel import YOURS, button, in_short
+from labkit.panels.live_plots import Picture, text_html
+from labkit.panels.panel_state import Situation
+from labkit.panels.live_view import Stage, close
+from labkit.panels.worker import Ticket
 from labkit.training.state import Workbench, seeded
 
 LOW, HIGH = 1e-5, 10.0  # of the range test, and of the slider below it

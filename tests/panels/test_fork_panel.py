@@ -11,8 +11,8 @@ from labkit.training.fork import fork
 from labkit.training.rules import RecipeError
 from labkit.training.parts import plain_step
 from labkit.drawing.plots import OTHERS
-from labkit.widgets import memory
-from labkit.widgets.fork_panel import ForkPanel, fork_panel
+from labkit.panels import run_memory as memory
+from labkit.panels.fork_panel import ForkPanel, fork_panel
 
 RECIPE = tiny(steps=12, samples=500)
 
