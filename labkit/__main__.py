@@ -160,7 +160,7 @@ def explain_mode(options) -> None:
 
     mode = FAILURES[options.name]
     if options.script:
-        from labkit.script import script
+        from labkit.cli.standalone.gather import script
 
         return print(script(mode))
     show_json(report.mode_as_values(mode)) if options.json else print(report.mode_in_words(mode))
@@ -218,13 +218,13 @@ def show_data(options) -> None:
 
 
 def check_machine(options) -> int:
-    from labkit.doctor import main as doctor
+    from labkit.cli.doctor import main as doctor
 
     return doctor(json=options.json)
 
 
 def measure_speed(options) -> None:
-    from labkit import bench
+    from labkit.cli import bench
 
     found = bench.measure()
     show_json(found) if options.json else print(bench.in_words(found))
@@ -383,13 +383,13 @@ def truth_in_words(rows: list[dict]) -> str:
 
 
 def open_lab(options) -> None:
-    from labkit import serve
+    from labkit.cli import serve
 
     serve.lab(options.folder, port=options.port, ip=options.ip or serve.LOOPBACK, browser=options.browser)
 
 
 def serve_page(options) -> None:
-    from labkit import serve
+    from labkit.cli import serve
 
     serve.play(port=options.port, ip=options.ip or serve.LOOPBACK, browser=options.browser)
 

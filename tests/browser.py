@@ -21,7 +21,7 @@ import nbformat
 import psutil
 from helpers import hear_ctrl_c
 
-from labkit.serve import LOOPBACK, free_port
+from labkit.cli.serve import LOOPBACK, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 120  # seconds until something is called missing: many times what it takes, for busy machines

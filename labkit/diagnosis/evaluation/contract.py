@@ -9,7 +9,7 @@ import joblib
 import torch
 from tqdm.auto import tqdm
 
-from labkit.bench import cpu_name
+from labkit.cli.bench import cpu_name
 from labkit.failures.mode import FailureMode
 from labkit.failures import FAILURES
 from labkit.training.rules import RecipeError

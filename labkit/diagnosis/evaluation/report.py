@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from labkit.diagnosis.evaluation import healthy_runs as zoo
-from labkit.bench import cpu_name
+from labkit.cli.bench import cpu_name
 from labkit.diagnosis.evaluation.blind import NETS, PARTS, Evaluation, Healthy, Patient, interval
 from labkit.diagnosis.evaluation.contract import spread
 from labkit.diagnosis.diagnose import UNSURE

@@ -11,7 +11,9 @@ from helpers import trained
 from played import module, played, short
 
 import labkit.__main__ as command_line
-from labkit import __version__, bench, doctor
+from labkit import __version__
+from labkit.cli import bench
+from labkit.cli import doctor
 from labkit.course.poster import poster
 from labkit.diagnosis import look_alikes as atlas
 from labkit.diagnosis import report

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.training.data import embedded_folder
 from labkit.failures import FAILURES
-from labkit.script import script
+from labkit.cli.standalone.gather import script
 
 ALONE = {"learning_rate_too_high", "fp16_overflow", "dead_relu"}  # in a fresh Python, which takes its time
 

@@ -10,7 +10,7 @@ import torch
 from helpers import tiny
 from torch.utils.data import TensorDataset
 
-from labkit import bench
+from labkit.cli import bench
 from labkit.failures import FAILURES
 from labkit.course.poster.poster import HEADLINES
 from labkit.training.recipe import Recipe

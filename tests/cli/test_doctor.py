@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from labkit import doctor
+from labkit.cli import doctor
 from labkit.training import data
 from labkit.training import torchvision_shim as vision
 from labkit.failures import FAILURES
@@ -39,7 +39,7 @@ sys.meta_path.insert(0, Hide())
 
 def run_doctor(*, use_json: bool = False, hidden: tuple[str, ...] = (), **environment: str):
     """The whole doctor in a process of its own."""
-    code = HIDE.format(hidden=hidden) + f"from labkit.doctor import main; sys.exit(main(json={use_json}))"
+    code = HIDE.format(hidden=hidden) + f"from labkit.cli.doctor import main; sys.exit(main(json={use_json}))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from labkit.training.rules import RecipeError
 
 LOOPBACK = "127.0.0.1"
-CLONE = Path(__file__).resolve().parents[1]
+CLONE = Path(__file__).resolve().parents[2]
 
 LAB_ALONE = ("@jupyter-notebook/lab-extension", "@jupyter/nbgrader")  # extensions that need JupyterLab around them
 

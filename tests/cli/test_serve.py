@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from labkit import __main__ as command_line
-from labkit import serve
+from labkit.cli import serve
 from labkit.training.rules import RecipeError
 
 needs_voila = pytest.mark.skipif("voila" in browser.missing("voila"), reason="not installed: voila")

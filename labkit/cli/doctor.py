@@ -22,7 +22,7 @@ from pathlib import Path
 from labkit import __version__
 
 DISTRIBUTION = "failure-mode-labkit"  # `labkit` on PyPI is somebody else's
-ROOT = Path(__file__).resolve().parent.parent  # the clone, or site-packages
+ROOT = Path(__file__).resolve().parents[2]  # the clone, or site-packages
 PYTHON = (3, 11)  # as pyproject.toml has it; repeated because older Pythons cannot read that file
 JUPYTER = ("jupyterlab", "notebook", "ipykernel", "ipywidgets")  # what a lesson and its sliders run in
 GB = 1e9

@@ -8,7 +8,7 @@ import sys
 import textwrap
 import types
 
-from labkit import loop
+from labkit.cli.standalone import template as loop
 from labkit.training import data
 from labkit.training import parts
 from labkit.failures.mode import FailureMode
@@ -138,7 +138,7 @@ class Gathered:
             return self.instead[thing].__name__
         while name not in _top_level(module):
             line = _imports(module)[name]
-            if line.split()[1].split(".")[0] != __package__:
+            if line.split()[1].split(".")[0] != "labkit":
                 self.imports.add(line)
                 return name
             module, name = sys.modules[line.split()[1]], line.split()[3]
@@ -148,11 +148,11 @@ class Gathered:
 
 def ours(thing) -> bool:
     """Is it defined in this package?"""
-    return thing.__module__.split(".")[0] == __package__
+    return thing.__module__.split(".")[0] == "labkit"
 
 
 def _is_our_module(thing) -> bool:
-    return isinstance(thing, types.ModuleType) and thing.__name__.split(".")[0] == __package__
+    return isinstance(thing, types.ModuleType) and thing.__name__.split(".")[0] == "labkit"
 
 
 def _own_names(node: ast.AST) -> set[str]:
