@@ -1,17 +1,19 @@
 """labkit breaks neural-network training on purpose, names each failure blind, and proves the cure."""
 
 import importlib
-import sys
-import types
+import importlib.util
+
+from labkit.errors import optional
 
 __version__ = "0.1.0"
 
-# Name -> the module that has it. Loaded on first use, so that `labkit --help` does not wait for torch.
+# Public name -> the module that has it. Loaded on first use, so that `labkit --help` does not wait for torch.
+# `__init__.pyi` says the same to editors and type checkers.
 _HOME = {
     "Recipe": "training.recipe",
     "Run": "recording.run",
     "train": "training.loop",
-    "FAILURES": "failures",
+    "FAILURES": "failures.catalogue",
     "FailureMode": "failures.mode",
     "Diagnosis": "diagnosis.diagnose",
     "diagnose": "diagnosis.diagnose",
@@ -30,8 +32,8 @@ _HOME = {
     "scan": "recording.nan_hunt",
     "dead_units": "tools.dead_units",
     "ClipLog": "tools.clipping",
-    "check": "course.exercises",
-    "hint": "course.exercises",
+    "check": "course.checks",
+    "hint": "course.checks",
     "knobs": "panels.knob_panel",
     "gallery": "panels.gallery_panel",
     "gradient_panel": "panels.gradient_panel",
@@ -42,25 +44,26 @@ _HOME = {
     "phase_panel": "panels.phase_panel",
     "lr_panel": "panels.lr_panel",
 }
-__all__ = ["__version__", *_HOME]
+# Public name -> the module that it is.
+_MODULES = {"data": "training.data", "plots": "drawing.plots", "export": "recording.logs"}
+_PANELS = {name for name, home in _HOME.items() if home.startswith("panels.")}  # these need the extra `lab`
+__all__ = ["__version__", *_HOME, *_MODULES]
+if importlib.util.find_spec("ipywidgets") is None:
+    __all__ = [name for name in __all__ if name not in _PANELS]  # so that `from labkit import *` works without it
 
 
-class _Package(types.ModuleType):
-    """`labkit.train` is the function, though `labkit/train.py` is a module: importing it must not hide it."""
-
-    def __getattr__(self, name: str):
-        if name not in _HOME:
-            raise AttributeError(f"labkit has no {name!r}; it has {', '.join(sorted(_HOME))}")
+def __getattr__(name: str):
+    if name in _HOME:
+        if name in _PANELS:
+            optional("ipywidgets", extra="lab", feature=f"labkit.{name}")
         value = getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
-        setattr(self, name, value)
-        return value
-
-    def __setattr__(self, name: str, value) -> None:
-        if not (name in _HOME and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted(__all__)
+    elif name in _MODULES:
+        value = importlib.import_module(f"labkit.{_MODULES[name]}")
+    else:
+        raise AttributeError(f"labkit has no {name!r}; it has {', '.join(sorted(__all__))}")
+    globals()[name] = value
+    return value
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,5 +1,6 @@
 """Callbacks that put `labkit.watch` around the loops of other libraries. Each module needs its library."""
 
-from labkit.training import torchvision_shim as vision
+from labkit.training import torchvision_shim
 
-vision.torchvision()  # these libraries import it; where its wheel does not fit torch's, ours mends that
+# These libraries import torchvision; if its wheel does not match torch's, our shim makes it importable.
+torchvision_shim.torchvision()

@@ -1,21 +1,24 @@
 """A callback for Hugging Face's Trainer: `Trainer(..., callbacks=[LabkitCallback()])`."""
 
-from transformers import TrainerCallback
+from typing import Any
 
 from labkit.diagnosis.watch import Watch, watch
+from labkit.errors import optional
+
+transformers = optional("transformers", extra="adapters", feature="labkit.adapters.huggingface")
 
 
-class LabkitCallback(TrainerCallback):
+class LabkitCallback(transformers.TrainerCallback):  # type: ignore[name-defined]  # the base is imported at run time
     """Watches the Trainer's model; afterwards `record` has the run and the diagnosis. Options go to `labkit.watch`.
 
-    The loss of a step is the one in the model's own output: that of the last batch, where gradients are accumulated.
+    The loss of a step is the one in the model's output; with gradient accumulation, that of the last batch.
     """
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         self.options = options
         self.record: Watch | None = None
         self.loss = None
-        self.hook = None
+        self.hook: Any = None
 
     def on_train_begin(self, args, state, control, *, model=None, optimizer=None, **_) -> None:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
@@ -29,15 +32,16 @@ class LabkitCallback(TrainerCallback):
             self.loss = loss.detach()
 
     def on_step_end(self, args, state, control, **_) -> None:
-        if self.loss is not None:
+        if self.record is not None and self.loss is not None:
             self.record.step(self.loss)
 
     def on_evaluate(self, args, state, control, *, metrics=None, **_) -> None:
-        found = {name: (metrics or {}).get(f"eval_{name}") for name in ("loss", "accuracy")}
-        found = {name: value for name, value in found.items() if value is not None}
+        logged = {name: (metrics or {}).get(f"eval_{name}") for name in ("loss", "accuracy")}
+        found = {name: value for name, value in logged.items() if value is not None}
         if self.record is not None and found:
             self.record.validation(**found)
 
     def on_train_end(self, args, state, control, **_) -> None:
-        self.hook.remove()
-        self.record.__exit__(None, None, None)
+        if self.record is not None:
+            self.hook.remove()
+            self.record.__exit__(None, None, None)

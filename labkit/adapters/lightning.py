@@ -1,20 +1,24 @@
 """A callback for Lightning: `Trainer(callbacks=[LabkitCallback()])`."""
 
+from typing import Any
+
 import torch
-from lightning.pytorch import Callback
 
 from labkit.diagnosis.watch import Watch, watch
+from labkit.errors import optional
+
+lightning = optional("lightning.pytorch", extra="adapters", feature="labkit.adapters.lightning")
 
 LOSSES, ACCURACIES = ("val_loss", "valid_loss"), ("val_acc", "val_accuracy", "valid_acc")
 
 
-class LabkitCallback(Callback):
+class LabkitCallback(lightning.Callback):  # type: ignore[name-defined]  # the base is imported at run time
     """Watches the first optimizer of a LightningModule; afterwards `record` has the run and the diagnosis.
 
     Options go to `labkit.watch`. Validation results are those logged as val_loss and val_acc.
     """
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         self.options = options
         self.record: Watch | None = None
 
@@ -24,7 +28,7 @@ class LabkitCallback(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        if loss is not None:
+        if self.record is not None and loss is not None:
             self.record.step(loss, batch=batch if pair_of_tensors(batch) else None)
 
     def on_validation_epoch_end(self, trainer, module) -> None:
@@ -37,7 +41,8 @@ class LabkitCallback(Callback):
             self.record.validation(**results)
 
     def on_train_end(self, trainer, module) -> None:
-        self.record.__exit__(None, None, None)
+        if self.record is not None:
+            self.record.__exit__(None, None, None)
 
     def on_exception(self, trainer, module, exception) -> None:
         if self.record is not None:

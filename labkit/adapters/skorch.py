@@ -1,15 +1,18 @@
 """A callback for skorch: `NeuralNetClassifier(..., callbacks=[LabkitCallback()])`."""
 
-from skorch.callbacks import Callback
-from skorch.dataset import unpack_data
+from typing import Any
 
 from labkit.diagnosis.watch import Watch, watch
+from labkit.errors import optional
+
+callbacks = optional("skorch.callbacks", extra="adapters", feature="labkit.adapters.skorch")
+dataset = optional("skorch.dataset", extra="adapters", feature="labkit.adapters.skorch")
 
 
-class LabkitCallback(Callback):
-    """Watches the net's module and optimizer; afterwards `record` has the run and the diagnosis."""
+class LabkitCallback(callbacks.Callback):  # type: ignore[name-defined]  # the base is imported at run time
+    """Watches the module and optimizer of a skorch net; afterwards `record` has the run and the diagnosis."""
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         self.options = options
         self.record: Watch | None = None
 
@@ -18,15 +21,16 @@ class LabkitCallback(Callback):
         self.record.__enter__()
 
     def on_batch_end(self, net, batch=None, training=False, loss=None, **_) -> None:
-        if training:
-            self.record.step(loss, batch=unpack_data(batch))
+        if training and self.record is not None:
+            self.record.step(loss, batch=dataset.unpack_data(batch))
 
     def on_epoch_end(self, net, **_) -> None:
         last = net.history[-1]
         found = {"loss": last.get("valid_loss"), "accuracy": last.get("valid_acc")}
         found = {name: value for name, value in found.items() if value is not None}
-        if found:
+        if self.record is not None and found:
             self.record.validation(**found)
 
     def on_train_end(self, net, **_) -> None:
-        self.record.__exit__(None, None, None)
+        if self.record is not None:
+            self.record.__exit__(None, None, None)

@@ -1,0 +1,1 @@
+"""The command line: commands, doctor, bench, servers, and standalone scripts."""

@@ -1,6 +1,6 @@
-"""Can the lab run on this machine, and how fast? A line per check, and what to do where something is wrong.
+"""Can the lab run on this machine, and how fast? One line per check, and what to do if it fails.
 
-Only the standard library is imported above the checks: the doctor must also speak where torch is missing.
+Only the standard library is imported above the checks: the doctor must also work where torch is missing.
 """
 
 import dataclasses
@@ -19,29 +19,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from labkit import __version__
+from labkit import __version__, errors
+from labkit.errors import DISTRIBUTION, ROOT
 
-DISTRIBUTION = "failure-mode-labkit"  # `labkit` on PyPI is somebody else's
-ROOT = Path(__file__).resolve().parents[2]  # the clone, or site-packages
 PYTHON = (3, 11)  # as pyproject.toml has it; repeated because older Pythons cannot read that file
-JUPYTER = ("jupyterlab", "notebook", "ipykernel", "ipywidgets")  # what a lesson and its sliders run in
 GB = 1e9
-DISK = 1 * GB  # all of CIFAR-10 takes 0.36 as it is unpacked; posters and saved runs take the rest
-MEMORY = 2 * GB  # all studies in one process peak at 1.1; JupyterLab and a browser want the rest
-WARM_UP = 20  # steps: torch plans and allocates in the first ones
-PATIENCE = 5  # seconds: a usual machine trains the standard recipe in 1 to 4
+DISK = 1 * GB  # full CIFAR-10 takes 0.36 while it is unpacked; posters and saved runs take the rest
+MEMORY = 2 * GB  # all studies in one process peak at 1.1; JupyterLab and a browser need the rest
+WARM_UP = 20  # steps: the first ones include torch's own set-up
+PATIENCE = 5  # seconds: a typical machine trains the standard recipe in 1 to 4
 SLOW = 40  # steps per second: below, a standard run takes over 10 seconds, and a slider no longer feels live
-# Not every step costs as much as a standard one: the catalogue has taken 1.5 times its number of standard
-# steps (4,700 steps, CPU time of one thread, torch 2.13), most of it for 16 bits, which a CPU only imitates.
+# Some steps cost more than a standard one: the catalogue took 1.5 times as long as the same number of standard
+# steps (4,700 steps, CPU time of one thread, torch 2.13), mostly because of 16-bit arithmetic, which a CPU emulates.
 SPREAD = 2
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor."""
+    """One line of the report."""
 
     name: str  # filled in from CHECKS
-    state: str  # "ok", "warning" (the lab runs, but) or "problem" (it does not)
+    state: str  # "ok", "warning" (labkit runs, with a limitation) or "problem" (it does not run)
     found: str
     advice: str = ""  # what to do; never empty unless ok
 
@@ -50,19 +48,19 @@ ok, warning, problem = (partial(Check, "", state) for state in ("ok", "warning",
 
 
 def main(json: bool = False) -> int:
-    """Examine the machine and print what was found; 0 only when the lab can run."""
+    """Check the machine and print the results; returns 0 only if labkit can run."""
     checks, say = [], printer()
     for check in examine():
         checks.append(check)
         if not json:
-            say(check)  # at once: torch and the speed take seconds
+            say(check)  # immediately: importing torch and measuring the speed take seconds
     problems = sum(check.state == "problem" for check in checks)
     if json:
         print(json_format.dumps([dataclasses.asdict(check) for check in checks], indent=2))
     elif problems:
-        print(f"\nThe lab cannot run here yet: {problems} problem{'s' * (problems > 1)}, see above.")
+        print(f"\nlabkit cannot run here yet: {problems} problem{'s' * (problems > 1)}, see above.")
     else:
-        print("\nThe lab can run here.")
+        print("\nlabkit can run here.")
     return 1 if problems else 0
 
 
@@ -74,7 +72,7 @@ def examine() -> Iterator[Check]:
         except ModuleNotFoundError as error:
             result = problem(f"needs the module {error.name}, which is not installed", install())
         except Exception as error:
-            advice = getattr(error, "advice", f"install again {install()}")  # a DataError knows better
+            advice = getattr(error, "advice", f"install again {install()}")  # a DataError has its own advice
             words = " ".join(str(error).removesuffix(advice).split())
             result = problem(f"{type(error).__name__}: {words}", advice)
         yield dataclasses.replace(result, name=name)
@@ -88,7 +86,7 @@ def check_python() -> Check:
     if sys.version_info >= PYTHON:
         return ok(found)
     newer = ".".join(map(str, PYTHON))
-    commands = in_clone(f"python{newer} -m venv .venv, then .venv/bin/{install_command()}")
+    commands = errors.in_clone(f"python{newer} -m venv .venv, then .venv/bin/{errors.clone_command()}", ROOT)
     return problem(f"{found}; labkit needs {newer} or later", f"get Python {newer}, then {commands}")
 
 
@@ -97,13 +95,13 @@ def check_labkit() -> Check:
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        return warning(f"{__version__}, not installed: used from {ROOT}, and only found there", install())
+        return warning(f"{__version__}, not installed: imported from {ROOT}, and only found there", install())
     origin = json_format.loads(distribution.read_text("direct_url.json") or "{}")
     editable = origin.get("dir_info", {}).get("editable", False)
     home = local_path(origin["url"]) if editable else Path(distribution.locate_file(""))
     way = "an editable install of" if editable else "a wheel in"
     if home.resolve() != ROOT:
-        return warning(f"{__version__} used from {ROOT}, but installed is {way} {home}", install())
+        return warning(f"{__version__} imported from {ROOT}, but installed is {way} {home}", install())
     if distribution.version != __version__:
         return warning(f"{__version__}, installed when it was {distribution.version}", install())
     return ok(f"{__version__}, {way} {home}")
@@ -120,10 +118,10 @@ def check_torch() -> Check:
 def check_torchvision() -> Check:
     import torch
 
-    from labkit.training import torchvision_shim as vision
+    from labkit.training import torchvision_shim
 
-    version = vision.torchvision().__version__
-    if vision.uses_shim():
+    version = torchvision_shim.torchvision().__version__
+    if torchvision_shim.uses_shim():
         found = f"{version}, with labkit's shim: its operators do not load beside torch {torch.__version__}"
         return warning(found, "nothing for the course; for detection models, install both from the same index")
     if wanted := outside_range("torchvision", version):
@@ -131,26 +129,37 @@ def check_torchvision() -> Check:
     return ok(version)
 
 
-def check_packages(jupyter: bool) -> Check:
+def check_packages() -> Check:
     """The other packages that labkit needs, by their metadata: importing them all would take seconds."""
-    own_checks = ("torch", "torchvision")
-    names = [name for name in requirements() if name not in own_checks and (name in JUPYTER) == jupyter]
-    versions = {name: installed_version(name) for name in names}
+    versions = {name: installed_version(name) for name in requirements() if name not in ("torch", "torchvision")}
     if missing := [name for name, version in versions.items() if not version]:
         return problem(f"not installed: {', '.join(missing)}", install())
-    ranges = {name: outside_range(name, version) for name, version in versions.items()}
+    return compared_with_ranges(versions)
+
+
+def check_jupyter() -> Check:
+    """The extra `lab`, by its metadata. A warning at most: everything but lessons and panels works without it."""
+    versions = {name: installed_version(name) for name in requirements("lab")}
+    if missing := [name for name, version in versions.items() if not version]:
+        return warning(f"not installed: {', '.join(missing)}; only lessons and panels need it", install("lab"))
+    return compared_with_ranges(versions, "lab")
+
+
+def compared_with_ranges(versions: dict[str, str], extra: str = "") -> Check:
+    ranges = {name: outside_range(name, version, extra) for name, version in versions.items()}
     if outside := [f"{name} {versions[name]} (not {wanted})" for name, wanted in ranges.items() if wanted]:
-        return warning(f"outside of what labkit is written for: {', '.join(outside)}", install())
+        return warning(f"outside of what labkit is written for: {', '.join(outside)}", install(extra))
     return ok(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def check_extras() -> Check:
-    """Never wrong: extras are for those who want them."""
-    complete = {extra: all(map(installed_version, requirements(extra))) for extra in extras()}
+    """Never a problem: extras are for those who want them. `lab` has a check of its own."""
+    names = [extra for extra in project() if extra not in ("", "lab")]
+    complete = {extra: all(map(installed_version, requirements(extra))) for extra in names}
     here = [extra for extra, whole in complete.items() if whole]
     absent = [extra for extra, whole in complete.items() if not whole]
-    found = f"here: {', '.join(here) or 'none'}; not here, and not needed: {', '.join(absent) or 'none'}"
-    return ok(found, f"each by its name, for example {install(absent[0])}" if absent else "")
+    found = f"installed: {', '.join(here) or 'none'}; not installed, and not needed: {', '.join(absent) or 'none'}"
+    return ok(found, f"to install one, for example: {install(absent[0])}" if absent else "")
 
 
 def installed_version(name: str) -> str:
@@ -161,22 +170,24 @@ def installed_version(name: str) -> str:
         return ""
 
 
-def outside_range(name: str, version: str) -> str:
+def outside_range(name: str, version: str, extra: str = "") -> str:
     """The range that labkit is written for, when the version is not in it; else nothing."""
-    from packaging.specifiers import SpecifierSet  # comes with matplotlib and with jupyterlab
+    from packaging.specifiers import SpecifierSet
 
-    wanted = requirements()[name]
+    wanted = requirements(extra)[name]
     return "" if SpecifierSet(wanted).contains(version, prereleases=True) else wanted
 
 
 def requirements(extra: str = "") -> dict[str, str]:
-    """Package -> range, of labkit itself or of one of its extras."""
-    lines = [re.match(r"([\w.-]+)(?:\[.*?\])?\s*([^;]*)", line) for line in project()[extra]]
-    return {match[1]: match[2].strip() for match in lines}
-
-
-def extras() -> list[str]:
-    return [extra for extra in project() if extra]
+    """Package -> range, of labkit itself or of one of its extras, with the extras that this one includes."""
+    found = {}
+    for line in project()[extra]:
+        name, included, wanted = re.match(r"([\w.-]+)(?:\[(.*?)\])?\s*([^;]*)", line).groups()
+        if name == DISTRIBUTION:
+            found |= {package: text for each in included.split(",") for package, text in requirements(each).items()}
+        else:
+            found[name] = wanted.strip()
+    return found
 
 
 def project() -> dict[str, list[str]]:
@@ -199,25 +210,15 @@ def local_path(url: str) -> Path:
     return Path(urllib.request.url2pathname(urllib.parse.urlparse(url).path))
 
 
-def install_command(extra: str = "") -> str:
-    return "pip install -c constraints.txt -e " + (f'".[{extra}]"' if extra else ".")
-
-
 def install(extra: str = "") -> str:
-    return in_clone(install_command(extra))
-
-
-def in_clone(command: str) -> str:
-    """The command, with the folder it is meant for; a wheel does not know of any clone."""
-    folder = ROOT if (ROOT / "constraints.txt").is_file() else "a clone of labkit"
-    return f"in {folder}: {command}"
+    return errors.install(extra, ROOT)
 
 
 # --- the machine ----------------------------------------------------------------------------------
 
 
 def check_device() -> Check:
-    """What `device="auto"` takes."""
+    """The device that `device="auto"` selects."""
     import torch
 
     from labkit.training.state import pick_device
@@ -233,14 +234,14 @@ def check_device() -> Check:
 def check_memory() -> Check:
     if MEMINFO.is_file():
         available, found = available_memory(), "{:.1f} GB available"
-    elif hasattr(os, "sysconf"):  # macOS does not simply say what is available
-        available, found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "{:.1f} GB in all"
+    elif hasattr(os, "sysconf"):  # macOS: only the total is easy to get
+        available, found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "{:.1f} GB in total"
     else:
         return ok("not known on this system")
     found = found.format(available / GB)
     if available < MEMORY:
-        advice = "close other programs, then look again: labkit doctor"
-        return warning(f"{found}; the lab is at ease with {MEMORY / GB:.0f}", advice)
+        advice = "close other programs, then check again: labkit doctor"
+        return warning(f"{found}; {MEMORY / GB:.0f} GB are recommended", advice)
     return ok(found)
 
 
@@ -249,22 +250,30 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container, such as J
 
 
 def available_memory() -> int:
-    """Bytes that Linux can still give to programs, and not more than the container may have."""
+    """Available bytes on Linux, limited to what the container may use."""
     lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024  # "23753584 kB"
+    return min(available, container_limit() or available)
+
+
+def container_limit() -> int | None:
+    """The bytes that the container may use; None without a limit."""
     limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else "max"
-    return available if limit == "max" else min(available, int(limit))
+    return None if limit == "max" else int(limit)
 
 
 def check_working_folder() -> Check:
-    """Pictures, runs and notebooks are written to where the lab was started."""
+    """Pictures, runs and notebooks are written to the working folder."""
     folder = Path.cwd()
     if reason := why_not_writable(folder):
         return problem(f"cannot write to {folder}: {reason}", "start in a folder of your own: cd ~")
     free = shutil.disk_usage(folder).free
     found = f"{folder}, writable, {free / GB:.1f} GB free"
     if free < DISK:
-        return warning(f"{found}; the lab is at ease with {DISK / GB:.0f}", f"make room: du -sh {folder}/*")
+        return warning(
+            f"{found}; {DISK / GB:.0f} GB are recommended",
+            f"free some space; this shows what is large: du -sh {folder}/*",
+        )
     return ok(found)
 
 
@@ -280,7 +289,7 @@ def check_download_folder() -> Check:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Tried, not asked for: permissions do not tell of a full disk or a read-only one."""
+    """By writing a file: permissions do not show a full or read-only disk."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"labkit doctor")
@@ -297,7 +306,7 @@ def check_embedded(name: str) -> Check:
 
     data.verify(name)  # its error names the file and says what to do
     files = [file for owner, file, _ in data.EMBEDDED if owner == name]
-    return ok(f"{len(files)} files in {data.embedded_folder()}, checksums right")
+    return ok(f"{len(files)} files in {data.embedded_folder()}, checksums match")
 
 
 def check_full_cifar10() -> Check:
@@ -312,27 +321,27 @@ def check_full_cifar10() -> Check:
             return ok("not downloaded, and not needed", f"to have it: {download}")
         place = data.download_folder() / data.DOWNLOADS["cifar10"][0]
         return warning(str(error).removesuffix(error.advice).strip(), f"remove {place}, then {download}")
-    return ok(f"downloaded to {data.download_folder()}, checksums right")
+    return ok(f"downloaded to {data.download_folder()}, checksums match")
 
 
 # --- the speed ------------------------------------------------------------------------------------
 
 
 def catalogue_steps() -> int:
-    """The training steps of all studies: healthy, sick and cured, where two are the same only one."""
-    from labkit.failures import FAILURES
+    """The training steps of all studies: healthy, sick and cured; identical recipes count once."""
+    from labkit.failures.catalogue import FAILURES
 
     return sum(recipe.steps for mode in FAILURES.values() for recipe in set(mode.recipes().values()))
 
 
-WORK = {"the failure catalogue, once each": catalogue_steps}  # what there is to do -> its number of steps
+WORK = {"the failure catalogue, once each": catalogue_steps}  # task -> its number of steps
 
 
 def check_speed() -> Check:
-    """The standard recipe, trained whole: a part of it would be mostly its dense first validations."""
+    """Train the whole standard recipe: its first steps alone have unusually many validations."""
     from labkit.failures.mode import LEARNED
-    from labkit.training.recipe import Recipe
     from labkit.training.loop import train
+    from labkit.training.recipe import Recipe
 
     train(Recipe(steps=WARM_UP), progress=False)
     deadline = time.monotonic() + PATIENCE
@@ -340,14 +349,14 @@ def check_speed() -> Check:
     if run.facts["stopped"] == "interrupted":  # `train` keeps what it has; here Ctrl-C means stop
         raise KeyboardInterrupt
     if run.facts["stopped"] != "on request" and not run.accuracy >= LEARNED["mnist"]:
-        found = f"the standard recipe reached {run.accuracy:.1%}; 94 % is usual"
-        return problem(found, f"torch computes wrongly here; install it again: {install()}")
+        found = f"the standard recipe reached {run.accuracy:.1%}; 94 % is expected"
+        return problem(found, f"torch gives wrong results here; reinstall it: {install()}")
     speed = len(run) / run.facts["seconds"]
     work = "; ".join(f"{name}: {in_minutes(count(), speed)}" for name, count in WORK.items())
     found = f"{speed:.0f} steps per second with all instruments; {work}"
     if speed < SLOW:
         advice = "close other programs and try again: labkit doctor"
-        return warning(f"{found}; slow for sliders", advice)
+        return warning(f"{found}; too slow for live sliders", advice)
     return ok(found)
 
 
@@ -362,8 +371,8 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "torch": check_torch,
     "torchvision": check_torchvision,
     "device": check_device,
-    "Jupyter": partial(check_packages, jupyter=True),
-    "packages": partial(check_packages, jupyter=False),
+    "Jupyter": check_jupyter,
+    "packages": check_packages,
     "extras": check_extras,
     "data: mnist": partial(check_embedded, "mnist"),
     "data: cifar10": partial(check_embedded, "cifar10"),
@@ -377,11 +386,11 @@ CHECKS: dict[str, Callable[[], Check]] = {
 
 # --- printing -------------------------------------------------------------------------------------
 
-COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}  # beside the word, never instead of it
+COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}  # in addition to the word, never instead of it
 
 
 def printer() -> Callable[[Check], None]:
-    """Says one check: its state in colour where rich and a terminal are there; elsewhere the same words."""
+    """A function that prints one check: in colour with rich and a terminal, else as plain text."""
     try:
         from rich.console import Console
         from rich.text import Text
@@ -392,13 +401,13 @@ def printer() -> Callable[[Check], None]:
     def say(check: Check) -> None:
         text = Text(line(check))
         text.stylize(COLOURS[check.state], 0, len(check.state))
-        console.print(text, soft_wrap=True)  # a broken command could not be copied
+        console.print(text, soft_wrap=True)  # a wrapped command could not be copied
 
     return say
 
 
 def line(check: Check) -> str:
-    """The state, the name and what was found; below them, where there is something to do, what."""
+    """State, name and result; on the next line, the advice if there is any."""
     indent = "\n" + " " * 29
     advice = f"{indent}-> {check.advice}" if check.advice else ""
     return f"{check.state:9}{check.name:20}{check.found}{advice}"

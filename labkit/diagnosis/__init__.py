@@ -1,0 +1,1 @@
+"""From a run to a verdict: diagnose, watch, checkup, study."""

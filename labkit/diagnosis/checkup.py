@@ -1,30 +1,32 @@
-"""Before training: the ten-point list and further active tests, on anybody's model, loss, data and optimizer."""
+"""Before training: the ten-point checklist and further active tests, on any model, loss, data and optimizer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from labkit.recording.sample_log import fingerprints, not_in_optimizer, strangers
+from labkit.recording.sample_log import fingerprints, foreign_weights, not_in_optimizer
+from labkit.recording.undisturbed import unchanged
 from labkit.tools.gradient_flow import gradient_flow
-from labkit.tools.lr_finder import unchanged
 
-BATCH = 32  # learned by heart in 28 to 30 steps of Adam 1e-3 by a healthy perceptron
+BATCH = 32  # memorised in 28 to 30 steps of Adam 1e-3 by a healthy perceptron
 FIT_STEPS = 300
-FIT = 0.1  # loss at which a batch counts as learned by heart, of its first loss; softmax twice stays above 0.6
+FIT = 0.1  # fraction of its first loss at which a batch counts as memorised; a double softmax stays above 0.6
 CONTROL_STEPS = 60
 NEAR = 0.15  # of ln(classes), either way: default inits give 2.30 to 2.36 for ten classes
 FAR = 1.0  # He init starts at 2.75 to 3.6 and is healthy; twice ln(classes) is not
-DIFFERENT = 0.5  # train mode beside eval mode, on the same batch
-VIOLENT = 0.5  # one update as large as half of the weights that it changes; healthy first steps stay below 0.3
+DIFFERENT = 0.5  # train mode against eval mode, on the same batch
+LARGE_UPDATE = 0.5  # update norm / weight norm; healthy first steps stay below 0.3
 UNEVEN = 10.0  # largest class over smallest
-SEEN = 10_000  # samples of each split that are looked at
+SEEN = 10_000  # samples of each split that are tested
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One test: what was expected, what was found, and what it cannot see."""
+    """The result of one test: what was expected, what was found, and what it cannot detect."""
 
     name: str
     state: str  # "ok", "warning", "fault" or "skipped"
@@ -36,16 +38,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checkup:
-    """All findings, in the order of the list above the desk."""
+    """All findings, in the order of the checklist."""
 
     findings: tuple[Finding, ...]
 
     def __bool__(self) -> bool:
-        """True when nothing is at fault."""
+        """True when there is no fault."""
         return not self.faults
 
     @property
     def faults(self) -> list[Finding]:
+        """The findings that must be fixed before training."""
         return [each for each in self.findings if each.state == "fault"]
 
     def __getitem__(self, name: str) -> Finding:
@@ -58,7 +61,7 @@ class Checkup:
             if each.state in ("fault", "warning"):
                 lines += [f"{'':8}  expected: {each.expected}", f"{'':8}  {each.advice}"]
         blind = [f"{'':8}  {each.name}: {each.blind_to}" for each in self.findings if each.blind_to]
-        return "\n".join([*lines, "", "what these tests cannot see:", *blind])
+        return "\n".join([*lines, "", "what these tests cannot detect:", *blind])
 
     def _repr_html_(self) -> str:
         import html
@@ -70,12 +73,18 @@ MARKS = {"ok": "ok", "warning": "look", "fault": "FAULT", "skipped": "-"}
 
 
 def checkup(
-    model, loss_fn: Callable, train_data, val_data=None, optimizer=None, *, checkpoint: dict | None = None
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    train_data: Iterable[Any],
+    val_data: Iterable[Any] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    checkpoint: dict[str, Any] | None = None,
 ) -> Checkup:
-    """Test a training set-up before it is trained; everything is afterwards exactly as it was.
+    """Test a training set-up before training; everything is restored afterwards.
 
     `train_data` and `val_data` are loaders of (inputs, targets), or two tensors each. `checkpoint` is the dictionary
-    that you save, to see whether it holds what a resumed run needs.
+    that you save, to check that it contains what a resumed run needs.
     """
     patient = Patient(model, loss_fn, train_data, val_data, optimizer, checkpoint)
     findings = []
@@ -86,19 +95,27 @@ def checkup(
 
 
 def finding_of(test: Callable, patient: "Patient") -> Finding:
-    """What a test finds; an error of the model or of the loss is a finding too, and the other tests go on."""
+    """Run a test; an error in the model or the loss becomes a finding, and the other tests still run."""
     try:
         return test(patient)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         found = f"{type(error).__name__}: {error}"
         name = test.__name__.replace("_", " ")
-        return Finding(name, "fault", found, "to run at all", "Compare the shapes of outputs and targets.")
+        return Finding(name, "fault", found, "no error", "Compare the shapes of outputs and targets.")
 
 
 class Patient:
-    """What the tests look at: the parts, one batch, and the samples of both splits."""
+    """What is tested: model, loss and optimizer, one batch, and the samples of both splits."""
 
-    def __init__(self, model, loss_fn, train_data, val_data, optimizer, checkpoint):
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        train_data: Iterable[Any],
+        val_data: Iterable[Any] | None,
+        optimizer: torch.optim.Optimizer | None,
+        checkpoint: dict[str, Any] | None,
+    ):
         self.model, self.loss_fn, self.optimizer, self.checkpoint = model, loss_fn, optimizer, checkpoint
         self.device = next(model.parameters()).device
         self.train_data, self.val_data = train_data, val_data
@@ -111,7 +128,7 @@ class Patient:
         self.classes = int(y.max()) + 1 if self.classifies and len(y) else 0
 
     @staticmethod
-    def samples(data) -> tuple[torch.Tensor, torch.Tensor]:
+    def samples(data: Iterable[Any]) -> tuple[Tensor, Tensor]:
         """Up to SEEN samples of a loader or of two tensors."""
         if isinstance(data, tuple | list) and len(data) == 2 and all(map(torch.is_tensor, data)):
             return data[0][:SEEN], data[1][:SEEN]
@@ -123,30 +140,32 @@ class Patient:
             if count >= SEEN:
                 break
         if not inputs:
-            raise ValueError("the data hold no batch; expected a loader of (inputs, targets) or two tensors")
+            raise ValueError("the data contain no batch; expected a loader of (inputs, targets) or two tensors")
         return torch.cat(inputs), torch.cat(targets)
 
-    def loss(self, x=None, y=None) -> torch.Tensor:
-        x, y = self.batch if x is None else (x, y)
+    def loss(self, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+        """The loss of these samples, or of the batch."""
+        if x is None:
+            x, y = self.batch
         return self.loss_fn(self.model(x), y)
 
-    def new_optimizer(self, lr: float = 1e-3):
+    def new_optimizer(self, lr: float = 1e-3) -> torch.optim.Optimizer:
         return torch.optim.Adam([weight for weight in self.model.parameters() if weight.requires_grad], lr=lr)
 
-    def fitted(self, x, y, steps: int) -> tuple[float, float]:
-        """First and last loss when one batch is learned by heart, with Adam 1e-3 and dropout off."""
+    def overfit(self, x: Tensor, y: Tensor, steps: int) -> tuple[float, float]:
+        """First and last loss of overfitting one batch, with Adam 1e-3 and dropout off."""
         self.model.train()
         for module in self.model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.eval()
-        optimizer, first = self.new_optimizer(), None
+        optimizer, losses = self.new_optimizer(), []
         for _ in range(steps):
             optimizer.zero_grad()
             loss = self.loss(x, y)
             loss.backward()
             optimizer.step()
-            first = loss.item() if first is None else first
-        return first, loss.item()
+            losses.append(loss.detach())
+        return losses[0].item(), losses[-1].item()
 
 
 # --- the tests ------------------------------------------------------------------------------------
@@ -167,10 +186,11 @@ def initial_loss(patient: Patient) -> Finding:
 
 
 def one_batch_by_heart(patient: Patient) -> Finding:
-    first, last = patient.fitted(*patient.batch, FIT_STEPS)
+    x, y = patient.batch
+    first, last = patient.overfit(x, y, FIT_STEPS)
     state = "ok" if last <= FIT * first or last < 1e-3 else "fault"
     advice = "The net, the loss or the gradient is broken: look at the gradient flow and at the outputs."
-    blind = "shuffled labels (they can be learned by heart too) and inputs that are not normalised"
+    blind = "shuffled labels (they can be memorised too) and inputs that are not normalised"
     found = f"loss {first:.3g} -> {last:.3g} in {FIT_STEPS} steps of Adam 1e-3"
     return Finding("one batch by heart", state, found, f"below {FIT:g} of the first loss", advice, blind)
 
@@ -178,8 +198,8 @@ def one_batch_by_heart(patient: Patient) -> Finding:
 def inputs_matter(patient: Patient) -> Finding:
     x, y = patient.batch
     with unchanged(patient.model):
-        _, without = patient.fitted(torch.zeros_like(x), y, CONTROL_STEPS)
-    _, real = patient.fitted(x, y, CONTROL_STEPS)
+        _, without = patient.overfit(torch.zeros_like(x), y, CONTROL_STEPS)
+    _, real = patient.overfit(x, y, CONTROL_STEPS)
     state = "fault" if without < 1.1 * real and real > 1e-3 else "ok"
     found = f"loss {real:.3g} with the inputs, {without:.3g} with zeros instead"
     return Finding("inputs matter", state, found, "much lower with the inputs", "The inputs do not reach the outputs.")
@@ -187,15 +207,15 @@ def inputs_matter(patient: Patient) -> Finding:
 
 def inputs_in_order(patient: Patient) -> Finding:
     x = patient.x.float()
-    expected, blind = "finite, mean near 0, spread near 1", "single samples that are corrupt but finite"
+    expected, blind = "finite, mean near 0, standard deviation near 1", "single samples that are corrupt but finite"
     if not torch.isfinite(x).all():
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-        advice = "Drop or mend them before training: one NaN spoils every weight."
-        return Finding("inputs", "fault", f"{bad} of {len(x)} samples hold NaN or infinity", expected, advice, blind)
-    mean, spread = x.mean().item(), x.std().item()
-    state = "ok" if abs(mean) < 1 and 0.2 < spread < 5 else "warning" if spread > 1e-6 else "fault"
+        advice = "Drop or fix them before training: one NaN spreads to every weight."
+        return Finding("inputs", "fault", f"{bad} of {len(x)} samples contain NaN or infinity", expected, advice, blind)
+    mean, std = x.mean().item(), x.std().item()
+    state = "ok" if abs(mean) < 1 and 0.2 < std < 5 else "warning" if std > 1e-6 else "fault"
     advice = "Subtract the training set's mean and divide by its standard deviation, in both splits alike."
-    return Finding("inputs", state, f"mean {mean:.3g}, spread {spread:.3g}", expected, advice, blind)
+    return Finding("inputs", state, f"mean {mean:.3g}, standard deviation {std:.3g}", expected, advice, blind)
 
 
 def outputs_in_shape(patient: Patient) -> Finding:
@@ -206,25 +226,25 @@ def outputs_in_shape(patient: Patient) -> Finding:
     if not patient.classifies:
         return Finding("output shape", "skipped", str(tuple(outputs.shape)), "not a classification")
     good = outputs.ndim == 2 and len(outputs) == len(patient.batch[1]) and outputs.shape[1] >= patient.classes
-    advice = "Cross-entropy wants one row per sample and one column per class."
+    advice = "Cross-entropy expects one row per sample and one column per class."
     return Finding("output shape", "ok" if good else "fault", str(tuple(outputs.shape)), expected, advice)
 
 
 def gradients_everywhere(patient: Patient) -> Finding:
     patient.model.train()
     loss = patient.loss()
-    unknown = strangers(loss, patient.model)
+    unknown = foreign_weights(loss, patient.model)
     loss.backward()
     flow = gradient_flow(patient.model)
     without = [row.name for row in flow.rows if row.status in ("no gradient", "zero", "not finite")]
     left_out = not_in_optimizer(patient.model, patient.optimizer) if patient.optimizer else []
     problems = [f"no gradient in {', '.join(without)}"] if without else []
     problems += [f"not in the optimizer: {', '.join(left_out)}"] if left_out else []
-    problems += [f"{len(unknown)} tensors that the net does not own, of shapes {unknown}"] if unknown else []
+    problems += [f"{len(unknown)} tensors outside the net, of shapes {unknown}"] if unknown else []
     state = "fault" if problems else "warning" if flow.problems else "ok"
     found = "; ".join(problems) or ", ".join(f"{row.name} {row.status}" for row in flow.problems) or "in all parameters"
-    advice = "Look for detach(), requires_grad, layers in a plain list, and an optimizer made before the net was final."
-    return Finding("gradients", state, found, "one in every parameter, held by the optimizer", advice)
+    advice = "Look for detach(), requires_grad, layers in a plain list, and an optimizer created too early."
+    return Finding("gradients", state, found, "one in every parameter, and all in the optimizer", advice)
 
 
 def one_step_down(patient: Patient) -> Finding:
@@ -243,11 +263,11 @@ def one_step_down(patient: Patient) -> Finding:
     ratios = [(new.detach() - old).norm().item() / old.norm().item() for new, old in pairs if old.norm() > 0]
     ratio = max(ratios, default=0.0)
     fell = second < first.item()
-    state = "ok" if fell and ratio < VIOLENT else "fault"
+    state = "ok" if fell and ratio < LARGE_UPDATE else "fault"
     found = f"loss {first.item():.4g} -> {second:.4g}; the largest update is {ratio:.2g} of its weights"
-    advice = "Updates of half the weights: lower the learning rate. A loss that rises: the same, or a wrong sign."
+    advice = "Updates too large: lower the learning rate. Loss rises: lower the learning rate, or fix a wrong sign."
     return Finding(
-        "one step", state, found, f"the loss falls, and updates stay below {VIOLENT:g} of the weights", advice
+        "one step", state, found, f"the loss falls, and updates stay below {LARGE_UPDATE:g} of the weights", advice
     )
 
 
@@ -268,8 +288,8 @@ def validation_fixed(patient: Patient) -> Finding:
         return Finding("validation data", "skipped", "no validation data were given", "the same at every pass")
     one, two = (Patient.samples(patient.val_data)[0] for _ in range(2))
     same = one.shape == two.shape and torch.isin(*(fingerprints(e.flatten(1).float()) for e in (one, two))).all().item()
-    found = "the same at every pass" if same else "other values at the second pass"
-    advice = "Validation images must not be augmented: give that loader a transform of its own."
+    found = "the same at every pass" if same else "different values at the second pass"
+    advice = "Validation images must not be augmented: give that loader its own transform."
     scale = _scales_differ(patient.x.float(), one.float())
     if same and scale:
         found, same, advice = scale, False, "Prepare both splits in the same way, with the training set's numbers."
@@ -280,7 +300,7 @@ def _scales_differ(train: torch.Tensor, val: torch.Tensor) -> str:
     ratio = (val.std() / train.std().clamp_min(1e-12)).item()
     shift = ((val.mean() - train.mean()).abs() / train.std().clamp_min(1e-12)).item()
     return (
-        f"spread {ratio:.2g} times that of training, mean {shift:.2g} spreads away"
+        f"standard deviation {ratio:.2g} times that of training, mean {shift:.2g} standard deviations away"
         if not 0.5 < ratio < 2 or shift > 0.5
         else ""
     )
@@ -300,7 +320,7 @@ def modes_in_order(patient: Patient) -> Finding:
         "train mode" if patient.was_training else "eval mode"
     )
     advice = "train() before training, eval() before validation; a large difference comes from batch norm or dropout."
-    return Finding("modes", state, found, "in train mode now, and the two losses near each other", advice)
+    return Finding("modes", state, found, "in train mode now, and similar losses in both modes", advice)
 
 
 def samples_apart(patient: Patient) -> Finding:
@@ -310,8 +330,8 @@ def samples_apart(patient: Patient) -> Finding:
     patient.model.eval()
     x.requires_grad_()
     outputs = patient.model(x)
-    outputs[0].sum().backward()
-    others = x.grad[1:].abs().sum().item()
+    (gradient,) = torch.autograd.grad(outputs[0].sum(), x)
+    others = gradient[1:].abs().sum().item()
     state = "ok" if others == 0 else "fault"
     found = "each output depends on its own input" if state == "ok" else "the first output depends on other samples"
     advice = "A reshape, a softmax or a mean over the wrong axis mixes the samples of a batch."
@@ -333,19 +353,21 @@ def labels_in_order(patient: Patient) -> Finding:
     if not patient.classifies:
         return Finding("labels", "skipped", "not whole numbers", "0 to classes - 1, evenly")
     counts = torch.bincount(patient.y.cpu().clamp_min(0), minlength=patient.classes)
-    blind = "labels that belong to other inputs: the loss of a trained net shows those"
+    blind = "labels that belong to other inputs: only the loss after training shows those"
     if (patient.y < 0).any():
-        advice = "Cross-entropy wants classes from 0."
+        advice = "Cross-entropy expects classes counted from 0."
         return Finding("labels", "fault", "negative labels", "0 to classes - 1", advice, blind)
     if (counts > 0).sum() < 2:
-        return Finding("labels", "fault", "one class only", "all classes", "Look at how the data were chosen.", blind)
+        return Finding(
+            "labels", "fault", "one class only", "all classes", "Check how the samples were selected.", blind
+        )
     smallest = counts[counts > 0].min().item()
     uneven, missing = counts.max().item() / smallest, int((counts == 0).sum())
     state = "warning" if uneven > UNEVEN or missing else "ok"
     found = f"{patient.classes} classes, the largest {uneven:.2g} times the smallest" + (
         f"; {missing} never occur" if missing else ""
     )
-    advice = "Weigh the loss or draw rare classes more often, and judge by the accuracy per class."
+    advice = "Weight the loss or sample rare classes more often, and look at the accuracy per class."
     return Finding("labels", state, found, f"no class {UNEVEN:g} times another", advice, blind)
 
 
@@ -365,11 +387,11 @@ def no_softmax_yet(patient: Patient) -> Finding:
 def checkpoint_complete(patient: Patient) -> Finding:
     expected = "the states of model, optimizer and scheduler"
     if patient.checkpoint is None:
-        return Finding("checkpoint", "skipped", "none was given", expected)
+        return Finding("checkpoint", "skipped", "no checkpoint was given", expected)
     keys = " ".join(patient.checkpoint).lower()
     missing = [word for word, signs in CHECKPOINT.items() if not any(sign in keys for sign in signs)]
     found = f"no {' and no '.join(missing)} in it" if missing else "complete"
-    advice = "Without them a resumed run starts its schedule and its momentum anew."
+    advice = "Without them a resumed run restarts its schedule and its momentum."
     return Finding("checkpoint", "fault" if missing else "ok", found, expected, advice)
 
 

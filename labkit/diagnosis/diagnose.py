@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import Evidence, FailureMode
-from labkit.failures import FAILURES
 from labkit.failures.signs import LOOKS, looks
 from labkit.recording.run import NoTrace, Run
 
-# Of two failures seen at the same step, the cause stands before the consequence: a dead net shows every sign
-# of a vanishing gradient, a diverged one every sign of death, and any of them fails to generalise.
+# Of two failures with the same onset, the cause is listed before the consequence: a dead net shows every sign
+# of a vanishing gradient, a diverged one every sign of dead units, and none of them generalises.
 PRECEDENCE = (
     "numerics", "code", "distributed", "data", "learning_rate", "weights", "activations", "gradients",
     "landscape", "generalisation",
@@ -16,14 +16,14 @@ PRECEDENCE = (
 
 
 UNSURE = "unsure"
-THIN = 0.5  # evidence of less confidence than this is no diagnosis
-SHOWN = 4  # candidates, or look-alikes that were ruled out: more than that nobody reads
-ALARMING = ("error", "not finite", "jumps", "never moves")  # looks that no healthy run has
+THIN = 0.5  # evidence with less confidence than this is not reported
+SHOWN = 4  # candidates, or look-alikes that were ruled out: nobody reads more
+ALARMING = ("error", "not finite", "jumps", "never moves")  # loss curves that no healthy run has
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One failure that a run shows; or, under the name "unsure", what it may be and how to find out."""
+    """One failure that a run shows; or, named "unsure", the candidates and how to tell them apart."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class Diagnosis:
 
     @property
     def because(self) -> str:
-        """The number seen beside the usual one."""
+        """The measured value and the usual one."""
         return f"{self.seen} (usual: {self.usual})"
 
     def __str__(self) -> str:
@@ -56,8 +56,8 @@ class Diagnosis:
 def diagnose(run: Run) -> list[Diagnosis]:
     """The failures a run shows, causes before consequences; an empty list for a healthy run.
 
-    Where something is plainly wrong and no failure can be named, one entry is called "unsure": it has the candidates,
-    and the cheapest test that would tell them apart.
+    Where a run is clearly wrong and no failure matches, the one entry is named "unsure": it lists the candidates and
+    the cheapest test that tells them apart.
     """
     answers = {mode.name: answer_of(mode, run) for mode in FAILURES.values()}
     found = [(FAILURES[name], one) for name, one in answers.items() if isinstance(one, Evidence)]
@@ -67,7 +67,7 @@ def diagnose(run: Run) -> list[Diagnosis]:
     names = {mode.name for mode, _ in found}
     caused = {effect for mode, _ in found for effect in mode.also_causes if effect in names}
 
-    def rank(finding: tuple[FailureMode, Evidence]):
+    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, int, int, str]:
         mode, evidence = finding
         return mode.name in caused, evidence.onset, PRECEDENCE.index(mode.topic), mode.name
 
@@ -75,13 +75,13 @@ def diagnose(run: Run) -> list[Diagnosis]:
 
 
 def evidence_of(mode: FailureMode, run: Run) -> Evidence | None:
-    """What a mode's signature sees, if it sees anything and has the instruments for it."""
+    """What a mode's signature finds; None where it finds nothing or an instrument is missing."""
     answer = answer_of(mode, run)
     return answer if isinstance(answer, Evidence) else None
 
 
 def answer_of(mode: FailureMode, run: Run) -> Evidence | NoTrace | None:
-    """What a mode's signature sees; None for nothing; a NoTrace where the run lacks the instrument it reads."""
+    """What a mode's signature finds; None for nothing; a NoTrace where the run lacks an instrument it reads."""
     if not (run.facts.get("error") if mode.raises else len(run)):
         return None
     try:
@@ -115,7 +115,7 @@ def _how_common(name: str) -> int:
 
 
 def unsure(run: Run, answers: dict) -> list[Diagnosis]:
-    """What may be wrong with a run that looks wrong and shows no failure's own signs."""
+    """The candidates for a run that looks wrong and matches no signature."""
     try:
         look = looks(run)
     except NoTrace:
@@ -123,7 +123,7 @@ def unsure(run: Run, answers: dict) -> list[Diagnosis]:
     if look not in ALARMING:
         return []
     alike = sorted((name for name, mode in FAILURES.items() if mode.looks == look), key=_how_common)
-    if "grad_norm" in run:  # where there are instruments, what they could not judge is likelier than what they did
+    if "grad_norm" in run:  # with instruments, a failure they could not test is likelier than one they did
         alike = [name for name in alike if isinstance(answers[name], NoTrace)] or alike
     chosen = alike[:SHOWN]
     first = FAILURES[chosen[0]]

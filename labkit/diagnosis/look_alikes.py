@@ -1,4 +1,4 @@
-"""Two tables from real runs: failures whose losses look alike, and how early each instrument sees a failure."""
+"""Two tables from real runs: failures whose losses look alike, and how early each instrument shows a failure."""
 
 import itertools
 import math
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.failures.signs import gradient_ratio, typical, worst_dead
-from labkit.course.poster.content import RANGES, Range
-from labkit.recording.run import Run
 from labkit.diagnosis.study import Study
+from labkit.recording.run import Run
+from labkit.recording.summaries import gradient_ratio, total_norm, typical, worst_dead
+from labkit.recording.traces import RANGES, Range
 
-# Two losses look alike when their smoothed curves differ by less than this: half the time 5 %, never a quarter.
+# Two losses look alike when their smoothed curves differ by at most 5 % in the median and 25 % at any step.
 ALIKE_TYPICAL, ALIKE_WORST = math.log(1.05), math.log(1.25)
-SHORTEST = 50  # steps; on shorter common stretches most losses look alike
+SHORTEST = 50  # steps; over fewer common steps most losses look alike
 RISE, BEHIND, TURN = (
     3.0,
     2.0,
     1.5,
-)  # the loss alarms: over its first value; over the healthy twin's; over its own lowest
+)  # alarms of the loss: times its first value; the healthy twin's; its own lowest
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class LookAlike:
 
     one: str
     other: str
-    difference: float  # of the smoothed losses, typically: 0.02 is 2 %
-    instrument: str  # empty where none can
+    difference: float  # median relative difference of the smoothed losses: 0.02 is 2 %
+    instrument: str  # empty if none can
     readings: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class LeadTime:
-    """When a failure shows in the loss, and in each instrument that sees it; steps of the sick run."""
+    """The step at which a failure shows in the loss of the sick run, and in each instrument that detects it."""
 
     name: str
     loss: int | None
     instruments: dict[str, int]
 
     def lead(self, instrument: str) -> int | None:
-        """Steps by which an instrument is ahead of the loss; None when either never alarms."""
+        """Steps by which an instrument is ahead of the loss; None if either never raises an alarm."""
         seen = self.instruments.get(instrument)
         return None if seen is None or self.loss is None else self.loss - seen
 
@@ -57,7 +57,7 @@ def look_alikes(studies: list[Study]) -> list[LookAlike]:
 
 
 def loss_difference(one: Run, other: Run) -> float | None:
-    """The typical difference of two smoothed losses as a share, or None where they can be told apart."""
+    """The median relative difference of two smoothed losses, or None if they can be told apart."""
     steps = min(len(one), len(other))
     if steps < SHORTEST:
         return None
@@ -69,13 +69,13 @@ def loss_difference(one: Run, other: Run) -> float | None:
 
 
 def _separate(one: Study, other: Study, difference: float) -> LookAlike:
-    """The instrument whose readings lie furthest apart, counted in powers of ten, with one outside its range."""
+    """The instrument whose readings differ most, in powers of ten, with at least one outside its range."""
 
     def distance(each: Range) -> float:
         first, second = readings = reading(one.sick, each.trace), reading(other.sick, each.trace)
         if not all(map(math.isfinite, readings)) or all(each.low <= value <= each.high for value in readings):
             return 0.0
-        floor = 1e-9  # exact zeros, as of dead layers, count as nine powers of ten
+        floor = 1e-9  # exact zeros, as in dead layers, count as 1e-9
         return abs(math.log10(max(first, floor)) - math.log10(max(second, floor)))
 
     best = max((each for each in RANGES if each.trace in SERIES), key=distance)
@@ -86,7 +86,7 @@ def _separate(one: Study, other: Study, difference: float) -> LookAlike:
 
 
 def lead_times(studies: list[Study]) -> list[LeadTime]:
-    """For each study the first alarm of the loss and of each instrument that leaves its range in the sick run alone."""
+    """Per study: first alarm of the loss, and of each instrument that leaves its range in the sick run only."""
     result = []
     for each in studies:
         seen = {}
@@ -99,7 +99,7 @@ def lead_times(studies: list[Study]) -> list[LeadTime]:
 
 
 def loss_alarm(each: Study) -> int | None:
-    """The first step at which somebody who watches the loss beside the healthy twin's can tell."""
+    """The first step at which the loss, compared with the healthy twin's, shows the failure."""
     sick, twin = each.sick, each.healthy.smoothed()
     smooth = sick.smoothed()
     steps = min(len(smooth), len(twin))
@@ -112,22 +112,17 @@ def loss_alarm(each: Study) -> int | None:
     return min(first) if first else None
 
 
-# --- instruments as one line each -----------------------------------------------------------------
+# --- one series per instrument --------------------------------------------------------------------
 
 
-def _all_weights(run: Run) -> np.ndarray:
-    return np.sqrt((run["weight_norm"] ** 2).sum(axis=1))
-
-
-SERIES = {  # trace -> the number to hold against its range, per step or per evaluation
+SERIES = {  # trace -> the values to compare with its range, per step or per evaluation
     "grad_norm_total": lambda run: run["grad_norm_total"],
     "grad_ratio": gradient_ratio,
     "update_ratio": lambda run: run["update_ratio"].max(axis=1),
-    "weight_norm": _all_weights,
+    "weight_norm": lambda run: total_norm(run["weight_norm"]),
     "dead": lambda run: worst_dead(run)[0],
     "gap": lambda run: run.gap,
 }
-BY_EVALUATION = ("dead", "gap")  # the others are per step
 
 
 def reading(run: Run, trace: str) -> float:
@@ -136,18 +131,17 @@ def reading(run: Run, trace: str) -> float:
 
 
 def first_outside(run: Run, each: Range) -> int | None:
-    """The first step at which an instrument is out of its range, or not a number."""
+    """The first step at which an instrument is outside its range, or NaN."""
     values = np.asarray(SERIES[each.trace](run))
     outside = np.flatnonzero(~((values >= each.low) & (values <= each.high)))
-    steps = run["val_step"] if each.trace in BY_EVALUATION else run["step"]
-    return int(steps[outside[0]]) if len(outside) else None
+    return int(run.steps_of(each.trace)[outside[0]]) if len(outside) else None
 
 
 # --- as text --------------------------------------------------------------------------------------
 
 
-def in_words(studies: list[Study]) -> str:
-    """Both tables, for the terminal."""
+def tables_as_text(studies: list[Study]) -> str:
+    """Both tables as text, for the terminal."""
     lines = ["Look-alikes: losses that cannot be told apart, and what separates them", ""]
     for pair in look_alikes(studies):
         lines.append(f"  {pair.one} / {pair.other}: losses within {pair.difference:.1%}")
@@ -156,7 +150,11 @@ def in_words(studies: list[Study]) -> str:
             f"      {pair.instrument}: {readings}" if pair.instrument else "      no instrument separates them"
         )
     names = [each.name for each in RANGES if each.trace in SERIES]
-    lines += ["", "Lead time: steps by which each instrument leaves its healthy range before the loss tells", ""]
+    lines += [
+        "",
+        "Lead time: steps by which each instrument leaves its healthy range before the loss shows the failure",
+        "",
+    ]
     lines.append(f"  {'':26}{'loss at':>9}" + "".join(f"{name:>20}" for name in names))
     for row in lead_times(studies):
         cells = "".join(f"{_signed(row.lead(name)):>20}" for name in names)

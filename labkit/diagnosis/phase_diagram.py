@@ -1,37 +1,40 @@
-"""The phase diagram: a grid of recipes, every cell a real run, and what became of it."""
+"""The phase diagram: a grid of recipes; every cell is a real run and its outcome."""
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import joblib
-import torch
 from tqdm.auto import tqdm
 
-from labkit.training.run_store import Archive
 from labkit.diagnosis.diagnose import Diagnosis, diagnose, evidence_of
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import LEARNED
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
 from labkit.failures.signs import looks
-from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
 from labkit.training.loop import train
+from labkit.training.parallel import check_jobs, spread
+from labkit.training.recipe import Recipe
+from labkit.training.run_store import UNFINISHED, RunStore, on_disk
 
-# A short run of a narrow net: long enough for a healthy one to learn (91 % at its best), short enough for many.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# A short run of a narrow net: long enough for a healthy one to learn (91 % at best), short enough to train many.
 STANDARD = Recipe(steps=150, samples=5_000, width=64, init="he", momentum=0.0)
 AXES = {"lr": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "depth": (2, 3, 5, 8, 12)}
-MOST_AXES = 3  # columns, rows, and one more to turn pages with
-USUAL = 0.5  # the accuracy from which a run has learned on data that we know nothing of
-AT_CHANCE = 1.3  # times the accuracy of guessing; one class of ten always named scores 0.08 to 0.12
-DEATHS = ("dead_relu", "dead_relu_by_learning_rate")
-OUTCOMES = {  # in words; from the best to the worst
+MOST_AXES = 3  # columns, rows and pages
+USUAL = 0.5  # the accuracy from which a run counts as learned on data that labkit does not know
+AT_CHANCE = 1.3  # times the accuracy of guessing; always predicting one class of ten scores 0.08 to 0.12
+OUTCOMES = {  # with a description; from best to worst
     "learned": "it learned",
-    "slow": "it is learning, and has not come far",
-    "never moved": "it is where it began, at chance",
-    "dead": "its units are silent, and it is at chance",
-    "diverged": "the loss left for good, or is not a number",
+    "slow": "it is learning, but slowly",
+    "never moved": "it is still at chance level",
+    "dead": "its units output only zeros, and it is at chance level",
+    "diverged": "the loss diverged, or is not a number",
     "error": "training ended with an error",
 }
 
@@ -59,7 +62,7 @@ class Cell:
 
 
 def outcome(run: Run, dataset: str = "mnist") -> str:
-    """What became of a run: one of OUTCOMES."""
+    """The outcome of a run: one of OUTCOMES."""
     look, accuracy = looks(run), run.accuracy or 0.0
     if look == "error":
         return "error"
@@ -67,28 +70,28 @@ def outcome(run: Run, dataset: str = "mnist") -> str:
         return "diverged"
     if accuracy >= LEARNED.get(dataset, USUAL):
         return "learned"
-    if any(evidence_of(FAILURES[name], run) for name in DEATHS):
+    if any(evidence_of(mode, run) for mode in FAILURES.values() if mode.kills_units):
         return "dead"
     return "never moved" if accuracy <= AT_CHANCE / run.facts["classes"] else "slow"
 
 
 @dataclass
 class Phase:
-    """A recipe, the axes it is varied along, and the cells that are known so far."""
+    """A recipe, the axes it is varied along, and the cells trained so far."""
 
     recipe: Recipe = STANDARD
     axes: dict[str, tuple] = field(default_factory=lambda: dict(AXES))
     cells: dict[Place, Cell] = field(default_factory=dict)
     recipes: dict[Place, Recipe] = field(init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 2 <= len(self.axes) <= MOST_AXES:
             raise RecipeError(f"expected two or three axes, such as lr=(0.1, 1) and depth=(2, 5), got {len(self.axes)}")
         for name, values in self.axes.items():
             if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
                 raise RecipeError(f"{name}: expected a list of values, got {values!r}")
         self.axes = {name: tuple(dict.fromkeys(values)) for name, values in self.axes.items()}
-        self.recipes = {  # every cell's, by its place; a value that no recipe takes is refused now
+        self.recipes = {  # by place; an invalid value is refused here, before training
             place: self.recipe.but(**dict(zip(self.axes, place, strict=True)))
             for place in itertools.product(*self.axes.values())
         }
@@ -102,7 +105,7 @@ class Phase:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells have which outcome, the best first."""
+        """How many cells have each outcome, the best first."""
         found = [cell.outcome for cell in self.cells.values()]
         return {name: found.count(name) for name in OUTCOMES if name in found}
 
@@ -117,66 +120,76 @@ class Phase:
 
         return picture_html(self.plot().figure, repr(self).strip("<>"))
 
-    def plot(self, ax=None, page=None):
+    def plot(self, ax: "Axes | None" = None, page: Any = None) -> "Axes":
+        """The grid as coloured cells; of three axes, one page."""
         from labkit.diagnosis.phase_plots import phase_diagram
 
         return phase_diagram(self, ax, page)
 
     # --- training what is missing ---
 
-    def recall(self, archive: Archive) -> Iterator[Place]:
-        """Take over what was kept on disk, without training."""
+    def recall(self, store: RunStore) -> Iterator[Place]:
+        """Take the cells that are in the store, without training."""
         for place, recipe in self.recipes.items():
-            if place not in self.cells and (run := archive.get(recipe)):
+            if place not in self.cells and (run := store.get(recipe)):
                 self.cells[place] = Cell(recipe, run)
                 yield place
 
     def explore(
-        self, *, archive: Archive | None = None, jobs: int = 1, stop: Callable[[], bool] = lambda: False
+        self, *, store: RunStore | None = None, jobs: int = 1, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[Place]:
-        """Train what is missing, cell by cell; each is kept on disk as it is finished, and its place is given out.
+        """Train the missing cells one by one; each is stored when it is finished, and its place is yielded.
 
-        `stop` is asked at every step. What was finished is kept, and the next exploration goes on from there.
+        `stop` is called at every step. Finished cells are kept, and the next exploration continues from there. Without
+        a store, runs are kept in the user's cache folder.
         """
-        if problem := COUNT.problem(jobs):
-            raise RecipeError(f"jobs: {problem}")
-        archive = archive or Archive()
-        yield from self.recall(archive)
+        check_jobs(jobs)
+        store = store or on_disk()
+        yield from self.recall(store)
         missing = {place: recipe for place, recipe in self.recipes.items() if place not in self.cells}
-        trained = self._together(missing, jobs) if jobs > 1 else self._one_by_one(missing, stop)
+        trained = self._together(missing, jobs, store) if jobs > 1 else self._one_by_one(missing, stop, store)
         for place, run in trained:
-            if run.facts["stopped"] in ("on request", "interrupted"):
+            if run.facts["stopped"] in UNFINISHED:
                 return
-            archive.put(missing[place], run)
             self.cells[place] = Cell(missing[place], run)
             yield place
             if stop():
                 return
 
-    def _one_by_one(self, missing: dict[Place, Recipe], stop) -> Iterator[tuple[Place, Run]]:
+    def _one_by_one(
+        self, missing: dict[Place, Recipe], stop: Callable[[], bool], store: RunStore
+    ) -> Iterator[tuple[Place, Run]]:
         for place, recipe in missing.items():
-            yield place, train(recipe, each_step=lambda _: stop(), progress=False, errors="record")
+            yield place, store.run_of(recipe, each_step=lambda _: stop(), progress=False)
 
-    def _together(self, missing: dict[Place, Recipe], jobs: int) -> Iterator[tuple[Place, Run]]:
-        work = (joblib.delayed(_trained)(place, recipe) for place, recipe in missing.items())
-        return joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(work)
+    def _together(self, missing: dict[Place, Recipe], jobs: int, store: RunStore) -> Iterator[tuple[Place, Run]]:
+        for place, run in spread(_trained, missing.items(), jobs, in_order=False):
+            if run.facts["stopped"] not in UNFINISHED:
+                store.put(missing[place], run)
+            yield place, run
 
 
 def _trained(place: Place, recipe: Recipe) -> tuple[Place, Run]:
-    torch.set_num_threads(1)  # processes that each use all cores wait for one another
     return place, train(recipe, progress=False, errors="record")
 
 
-def phase(recipe: Recipe = STANDARD, *, jobs: int = 1, folder=None, progress: bool = True, **axes) -> Phase:
-    """Train a recipe over a grid: `phase(recipe, lr=(0.01, 0.1, 1), depth=(2, 5, 8))`, and a third axis if you like.
+def phase(
+    recipe: Recipe = STANDARD,
+    *,
+    jobs: int = 1,
+    folder: str | os.PathLike | None = None,
+    progress: bool = True,
+    **axes: tuple[Any, ...],
+) -> Phase:
+    """Train a recipe over a grid: `phase(recipe, lr=(0.01, 0.1, 1), depth=(2, 5, 8))`; a third axis is possible.
 
-    Without axes, LR by depth. Runs that were finished are kept (see `labkit.archive`) and not trained again; Ctrl-C
-    keeps what there is.
+    Without axes, learning rate by depth. Finished runs are kept on disk (`labkit.training.run_store`) and not trained
+    again; Ctrl-C keeps the finished cells.
     """
     found = Phase(recipe, axes or dict(AXES))
     bar = tqdm(total=len(found.recipes), unit="run", leave=False, disable=None if progress else True)
     try:
-        for _ in found.explore(archive=Archive(folder), jobs=jobs):
+        for _ in found.explore(store=on_disk(folder), jobs=jobs):
             bar.update()
     except KeyboardInterrupt:
         pass

@@ -1,11 +1,11 @@
-"""The phase diagram as a picture: colour and letter for the outcome of each run, its accuracy below."""
+"""The phase diagram as a figure: colour and letter for the outcome of each run, its accuracy below."""
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.training.rules import RecipeError
 from labkit.diagnosis.phase_diagram import OUTCOMES, Phase
 from labkit.drawing.plots import new_axes
+from labkit.errors import RecipeError
 
 # Okabe-Ito fills, light enough or dark enough for the letter on them; letters serve where there is no colour.
 # Outcome -> letter, fill, ink.
@@ -34,10 +34,10 @@ def phase_diagram(found: Phase, ax: Axes | None = None, page=None) -> Axes:
     ax.set_yticks(range(len(rows)), [in_short(value) for value in rows])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_xlabel(in_words(across))
-    ax.set_ylabel(in_words(down))
-    title = "".join(f", {in_words(name)} {in_short(rest[0])}" for name, _ in third)
-    ax.set_title(f"What became of each run{title}", fontsize="medium", loc="left")
+    ax.set_xlabel(axis_label(across))
+    ax.set_ylabel(axis_label(down))
+    title = "".join(f", {axis_label(name)} {in_short(rest[0])}" for name, _ in third)
+    ax.set_title(f"Outcome of each run{title}", fontsize="medium", loc="left")
     _legend(ax, [cell.outcome for place, cell in found.cells.items() if place[2:] == rest])
     return ax
 
@@ -70,7 +70,7 @@ def _legend(ax: Axes, outcomes: list[str]) -> None:
         ax.legend(handles=patches, frameon=False, fontsize="small", handlelength=1, columnspacing=1.2, **place)
 
 
-def in_words(name: str) -> str:
+def axis_label(name: str) -> str:
     return {"lr": "learning rate"}.get(name, name.replace("_", " "))
 
 

@@ -1,22 +1,18 @@
-"""A study in words: for the terminal, and as plain values for a program."""
+"""Studies, failure modes and runs as text for the terminal, and as plain values for programs."""
 
 import dataclasses
 import shutil
 import textwrap
 
-from labkit.failures.mode import FailureMode
-from labkit.training.recipe import Recipe
 from labkit.diagnosis.study import Study
-
-
-def changes_in_words(recipe: Recipe, other: Recipe) -> str:
-    """'lr 0.1 -> 10, depth 2 -> 3', or that nothing was changed."""
-    changes = recipe.changes_from(other)
-    return ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changes.items()) or "nothing"
+from labkit.failures.mode import FailureMode
+from labkit.recording.run import Run
+from labkit.recording.traces import TRACES, USUAL
+from labkit.training.recipe import Recipe, changes_in_words
 
 
 def study_in_words(study: Study) -> str:
-    """What was changed, what came of it, the verdict with its evidence, and whether the cure cures."""
+    """What was changed, the results, the diagnosis with its evidence, and whether the cure works."""
     recipes = study.recipes
     cure = next(iter(study.mode.cures))
     lines = [f"{study.mode.title}  ({recipes['sick'].data.__name__}, seed {recipes['sick'].seed})", ""]
@@ -24,7 +20,8 @@ def study_in_words(study: Study) -> str:
     lines += [f"{'':10}{'accuracy':>9}{'val. loss':>12}{'steps':>7}"]
     for role, run in study.runs.items():
         ending = f"  {run.facts['stopped']}" if run.facts["stopped"] else ""
-        lines.append(f"{role:10}{run.accuracy:>9.1%}{float(run['val_loss'][-1]):>12.4g}{len(run):>7}{ending}")
+        loss = "-" if val_loss(run) is None else f"{val_loss(run):.4g}"
+        lines.append(f"{role:10}{percent(run.accuracy):>9}{loss:>12}{len(run):>7}{ending}")
     lines.append("")
     if not study.diagnoses:
         lines.append(_row("verdict", "no failure shows"))
@@ -36,20 +33,29 @@ def study_in_words(study: Study) -> str:
     outcome = "cures" if study.is_cured else "does not cure"
     lines += [
         "",
-        _row("cure", f"{cure}: {outcome} ({study.cured.accuracy:.1%}, healthy {study.healthy.accuracy:.1%})"),
+        _row("cure", f"{cure}: {outcome} ({percent(study.cured.accuracy)}, healthy {percent(study.healthy.accuracy)})"),
     ]
     return "\n".join(lines)
 
 
+def percent(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{accuracy:.1%}"
+
+
+def val_loss(run: Run) -> float | None:
+    """The last validation loss, or None where an error came before the first validation."""
+    return float(run["val_loss"][-1]) if "val_loss" in run else None
+
+
 def heading(study: Study) -> str:
-    """One line above a picture: the mode, what was changed, and the verdict."""
+    """One line above a figure: the mode, what was changed, and the diagnosis."""
     changed = changes_in_words(study.recipes["sick"], study.recipes["healthy"])
     verdict = study.diagnoses[0].title if study.diagnoses else "no failure shows"
     return f"{study.mode.title}: {changed}   (diagnosis: {verdict}; {study.recipes['sick'].data.__name__})"
 
 
 def mode_in_words(mode: FailureMode) -> str:
-    """The whole card of a failure mode."""
+    """Everything about a failure mode, as text."""
     lines = [f"{mode.title}  [{mode.name}, {mode.topic}]", ""]
     lines += [_row("changed", changes_in_words(mode.sick, mode.healthy))]
     lines += [_row("looks like", mode.symptom), _row("because", mode.mechanism)]
@@ -62,8 +68,8 @@ def mode_in_words(mode: FailureMode) -> str:
         lines.append(_row("no cure", f"{cure} ({changes_in_words(recipe, mode.sick)})"))
     for face, changes in mode.faces.items():
         lines.append(_row("also as", f"--face {face}: " + ", ".join(f"{k} = {v}" for k, v in changes.items())))
-    if isinstance(mode.cifar10, str):
-        lines.append(_row("CIFAR-10", mode.cifar10))
+    if mode.not_on_cifar10:
+        lines.append(_row("CIFAR-10", mode.not_on_cifar10))
     if mode.also_causes:
         lines.append(_row("brings on", ", ".join(mode.also_causes)))
     lines.append(_row("turn", ", ".join(knob.name for knob in mode.knobs)))
@@ -72,7 +78,7 @@ def mode_in_words(mode: FailureMode) -> str:
 
 
 def study_as_values(study: Study) -> dict:
-    """The same for a program: plain values only."""
+    """A study as plain values, for programs."""
     return {
         "name": study.name,
         "dataset": study.recipes["sick"].data.__name__,
@@ -83,7 +89,7 @@ def study_as_values(study: Study) -> dict:
         "runs": {
             role: {
                 "accuracy": run.accuracy,
-                "val_loss": float(run["val_loss"][-1]),
+                "val_loss": val_loss(run),
                 "steps": len(run),
                 "stopped": run.facts["stopped"],
                 "first_nonfinite": run.facts["first_nonfinite"],
@@ -135,36 +141,46 @@ def _row(label: str, text: str) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False, **indents)
 
 
-def _short(value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def exam(run) -> str:
-    """One run's examination: each instrument with its healthy range, and the diagnosis."""
-    import numpy as np
-
+    """The exam sheet of a run: each instrument with its healthy range, and the diagnosis."""
     from labkit.diagnosis.diagnose import diagnose
-    from labkit.failures.signs import gradient_ratio, typical, worst_dead
 
-    losses = run["loss"]
-    rows = [("steps", f"{len(run)}"), ("loss", f"{losses[0]:.4g} at first, {losses[-1]:.4g} at last")]
-    if len(run) > 20:
-        rows.append(("trend", f"{np.nanmean(losses[-len(run) // 10 :]) - np.nanmean(losses[: len(run) // 10]):+.3g}"))
-    if "grad_norm_total" in run:
-        rows.append(("gradient norm", f"median {typical(run['grad_norm_total'][:, None])[0]:.3g} (usual 0.05 to 30)"))
-    if "update_ratio" in run:
-        rows.append(("update / weight", f"median {np.nanmax(typical(run['update_ratio'])):.2g} (usual 0.001 to 0.2)"))
-    if "grad_norm" in run and len(run.layers) > 1:
-        ratio = typical(gradient_ratio(run)[:, None])[0]
-        rows.append(("first / last layer", f"gradients {ratio:.2g} (usual 0.1 to 20)"))
-    if "dead" in run and len(run["dead"]):
-        dead, place = worst_dead(run)
-        rows.append(("dead units", f"{dead[-1]:.0%}{f' in {place}' if place else ''} (usual under 20 %)"))
-    if run.accuracy is not None:
-        rows.append(("validation", f"accuracy {run.accuracy:.1%}"))
-    lines = [f"{name:20}{text}" for name, text in rows]
+    lines = [f"{name:20}{text}" for name, text in _readings(run)]
     found = diagnose(run)
     lines += ["", _row("verdict", "no failure shows")] if not found else [""]
     for number, each in enumerate(found):
         lines.append(_row("verdict" if number == 0 else "and", str(each)))
     return "\n".join(lines)
+
+
+def _readings(run) -> list[tuple[str, str]]:
+    """(instrument, reading) for every instrument that the run has."""
+    import numpy as np
+
+    from labkit.recording.summaries import gradient_ratio, matrix_names, typical, worst_dead
+
+    if not len(run):
+        return [("steps", "0: the run ended before its first step, and there is nothing to read")]
+    losses = run["loss"]
+    rows = [("steps", f"{len(run)}"), ("loss", f"{losses[0]:.4g} at the start, {losses[-1]:.4g} at the end")]
+    if len(run) > 20:
+        rows.append(("trend", f"{np.nanmean(losses[-len(run) // 10 :]) - np.nanmean(losses[: len(run) // 10]):+.3g}"))
+    if "grad_norm_total" in run:
+        rows.append(_ranged("grad_norm_total", f"median {typical(run['grad_norm_total'][:, None])[0]:.3g}"))
+    if "update_ratio" in run:
+        rows.append(_ranged("update_ratio", f"median {np.nanmax(typical(run['update_ratio'])):.2g}"))
+    if "grad_norm" in run and len(run.layers) > 1 and matrix_names(run):
+        rows.append(_ranged("grad_ratio", f"gradients {typical(gradient_ratio(run)[:, None])[0]:.2g}"))
+    if "dead" in run and len(run["dead"]):
+        dead, place = worst_dead(run)
+        rows.append(_ranged("dead", f"{dead[-1]:.0%}{f' in {place}' if place else ''}"))
+    if run.accuracy is not None:
+        rows.append(("validation", f"accuracy {run.accuracy:.1%}"))
+    if "note" in run.facts:
+        rows.append(("note", run.facts["note"]))
+    return rows
+
+
+def _ranged(trace: str, reading: str) -> tuple[str, str]:
+    """A reading beside the healthy range of its trace."""
+    return TRACES[trace].words, f"{reading} (usual {USUAL[trace]})"

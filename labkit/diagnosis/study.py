@@ -1,18 +1,21 @@
-"""One failure mode played out: the healthy twin, the sick run and the cured one; and whether a recipe cures."""
+"""One failure mode trained three times: the healthy twin, the sick run and the cured run; and does a recipe cure it?"""
 
+import functools
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import DATASETS, FailureMode
-from labkit.failures import FAILURES
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.training.loop import train
+from labkit.training.recipe import Recipe
+from labkit.training.run_store import Memory, RunStore
 
 
 @dataclass(frozen=True)
 class Study:
-    """Three runs of one mode and what the diagnosis says of the sick one."""
+    """Three runs of one mode, and the diagnosis of the sick one."""
 
     mode: FailureMode
     recipes: dict[str, Recipe]
@@ -27,9 +30,14 @@ class Study:
         return f"<Study of {self.name}: {accuracies}; diagnosis: {[found.name for found in self.diagnoses]}>"
 
     def _repr_html_(self) -> str:
-        from labkit.drawing.html import study_html  # only a notebook needs it
+        import html  # only a notebook needs these
 
-        return study_html(self)
+        from labkit.diagnosis.report import study_in_words
+        from labkit.drawing.html import figure_html
+        from labkit.drawing.plots import study_picture
+
+        words = study_in_words(self)
+        return f"{figure_html(study_picture(self), words)}<pre>{html.escape(words)}</pre>"
 
     def __rich__(self) -> str:
         from labkit.diagnosis.report import study_in_words
@@ -44,6 +52,13 @@ class Study:
     def runs(self) -> dict[str, Run]:
         return {"healthy": self.healthy, "sick": self.sick, "cured": self.cured}
 
+    @functools.cached_property
+    def verdicts(self) -> dict[str, list[Diagnosis]]:
+        """What the diagnosis says of each of the three runs; every run is diagnosed once."""
+        healthy = diagnose(self.healthy)
+        cured = healthy if self.cured is self.healthy else diagnose(self.cured)
+        return {"healthy": healthy, "sick": self.diagnoses, "cured": cured}
+
     @property
     def named(self) -> bool:
         """Did the diagnosis name this failure first?"""
@@ -51,32 +66,39 @@ class Study:
 
     @property
     def harm(self) -> float:
-        """Share of what the healthy twin learned above chance that the sick run did not."""
+        """The accuracy above chance that the sick run lost, as a share of the healthy twin's."""
+        if self.sick.accuracy is None or self.healthy.accuracy is None:  # an error ended it before its first validation
+            return 1.0
         chance = 1 / self.healthy.facts["classes"]
         return 1 - (self.sick.accuracy - chance) / (self.healthy.accuracy - chance)
 
     @property
     def fails(self) -> bool:
-        """Does the sick run show its own signature, and does it lose what the mode says it loses?
+        """Does the sick run show its own signature, and lose as much accuracy as the mode says?
 
-        Where that is nothing, the accuracy is not asked: of a leak it is too good.
+        Where the mode says 0, the accuracy does not count: with a leak it is too good.
         """
         shows = self.name in {found.name for found in self.diagnoses}
         return shows and (self.mode.harm == 0 or self.harm >= self.mode.harm)
 
     @property
     def is_clean(self) -> bool:
-        """Is the healthy run healthy: nothing to diagnose, run to its end, and learned?"""
-        return not why_not_cured(self.mode, self.healthy, self.healthy, self.recipes["healthy"])
+        """Is the healthy run healthy: no failure diagnosed, trained to its last step, and learned?"""
+        return not self._why_not_cured("healthy")
 
     @property
     def is_cured(self) -> bool:
-        return not why_not_cured(self.mode, self.cured, self.healthy, self.recipes["cured"])
+        """Does the cured run show no failure, and is it as good as the healthy one?"""
+        return not self._why_not_cured("cured")
+
+    def _why_not_cured(self, role: str) -> str:
+        run, recipe, found = self.runs[role], self.recipes[role], self.verdicts[role]
+        return why_not_cured(self.mode, run, self.healthy, recipe, found)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a recipe cures; true or false in an `if`, and in words."""
+    """Whether a recipe cures: true or false in an `if`, with the reason in words."""
 
     cured: bool
     why: str
@@ -93,41 +115,58 @@ def study(
     *,
     face: str | None = None,
     changes: dict | None = None,
-    known: dict[Recipe, Run] | None = None,
-    **options,
+    store: RunStore | None = None,
+    **options: Any,
 ) -> Study:
-    """Train the healthy, the sick and the cured recipe of a mode; `changes` are made to the sick one alone.
+    """Train the healthy, the sick and the cured recipe of a mode; `changes` apply only to the sick one.
 
-    Runs that are in `known` are not trained again; new ones are added to it, for the next study.
+    Runs that are in `store` are not trained again; new ones are added to it, for the next study.
     Further options go to `train`, such as `progress=False`.
     """
     mode = FAILURES[name]
     recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
     recipes["sick"] = recipes["sick"].but(**changes or {})
-    return play(mode, recipes, known, **options)
+    return play(mode, recipes, store, **options)
 
 
-def play(mode: FailureMode, recipes: dict[str, Recipe], known: dict[Recipe, Run] | None = None, **options) -> Study:
-    """The study of these three recipes; see `study` for `known` and the options."""
-    known = {} if known is None else known
+def play(mode: FailureMode, recipes: dict[str, Recipe], store: RunStore | None = None, **options: Any) -> Study:
+    """The study of these three recipes; see `study` for the store and the options."""
+    for role, recipe in recipes.items():
+        if recipe.evaluate_every == 0:
+            raise RecipeError(
+                f"evaluate_every: a study compares validations, and with 0 the {role} run has none; "
+                "expected a number of steps above 0, or None"
+            )
+    store = store or RunStore(memory=Memory())
+    runs: dict[Recipe, Run] = {}
     for recipe in recipes.values():
-        if recipe not in known:  # where the cure is to do as the twin does, one run serves both
-            run = train(recipe, errors="record", **options)
-            if run.facts["stopped"] == "interrupted":
-                raise KeyboardInterrupt
-            known[recipe] = run
-    runs = {role: known[recipe] for role, recipe in recipes.items()}
-    return Study(mode=mode, recipes=recipes, diagnoses=diagnose(runs["sick"]), **runs)
+        if recipe not in runs:  # where the cure is the healthy recipe itself, one run serves both
+            runs[recipe] = finished(store, recipe, **options)
+    played = {role: runs[recipe] for role, recipe in recipes.items()}
+    return Study(mode=mode, recipes=recipes, diagnoses=diagnose(played["sick"]), **played)
 
 
-def is_cured(name: str, recipe: Recipe, **options) -> Verdict:
-    """Train a recipe and its mode's healthy twin: is it clean, has it learned, and is it as good?"""
-    mode = FAILURES[name]
+def finished(store: RunStore, recipe: Recipe, **options: Any) -> Run:
+    """The run of a recipe from the store, or trained now; Ctrl-C while it trains is passed on."""
+    run = store.run_of(recipe, **options)
+    if run.facts["stopped"] == "interrupted":
+        raise KeyboardInterrupt
+    return run
+
+
+def is_cured(name: str, recipe: Recipe, *, store: RunStore | None = None, **options: Any) -> Verdict:
+    """Train a recipe and its mode's healthy twin: does it show no failure, and is it as good?
+
+    The store and the options are those of `study`.
+    """
+    mode, store = FAILURES[name], store or RunStore(memory=Memory())
     dataset = recipe.summary()["data"]
-    setting = mode.setting(dataset) if dataset in DATASETS else {}  # what this data set asks of every recipe
+    setting = (
+        mode.setting(dataset) if dataset in DATASETS else {}
+    )  # the settings that every recipe has on this data set
     twin = mode.healthy.but(**setting | {"data": recipe.data, "seed": recipe.seed})
-    run = train(recipe, errors="record", **options)
-    healthy = run if recipe == twin else train(twin, errors="record", **options)
+    run = store.run_of(recipe, **options)
+    healthy = run if recipe == twin else store.run_of(twin, **options)
     problem = why_not_cured(mode, run, healthy, recipe)
     if problem:
         return Verdict(False, problem, run)
@@ -135,9 +174,15 @@ def is_cured(name: str, recipe: Recipe, **options) -> Verdict:
     return Verdict(True, praise, run)
 
 
-def why_not_cured(mode: FailureMode, run: Run, healthy: Run, recipe: Recipe) -> str:
-    """What is still wrong with a run that should be as good as the healthy one; empty when nothing is."""
-    if found := diagnose(run):
+def why_not_cured(
+    mode: FailureMode, run: Run, healthy: Run, recipe: Recipe, found: list[Diagnosis] | None = None
+) -> str:
+    """What is still wrong with a run that should be as good as the healthy one; empty when nothing is.
+
+    `found` is its diagnosis, where it is known already.
+    """
+    found = diagnose(run) if found is None else found
+    if found:
         return f"not yet: the run still shows {found[0].title.lower()}: {found[0].because}"
     if run.facts["stopped"]:
         error = run.facts.get("error")
@@ -148,6 +193,6 @@ def why_not_cured(mode: FailureMode, run: Run, healthy: Run, recipe: Recipe) -> 
     enough = mode.enough(recipe.summary()["data"])
     if run.accuracy < enough:
         return f"not yet: validation accuracy {run.accuracy:.1%}, expected at least {enough:.0%}"
-    if run.accuracy < healthy.accuracy - mode.close:
+    if healthy.accuracy is not None and run.accuracy < healthy.accuracy - mode.close:
         return f"not yet: validation accuracy {run.accuracy:.1%}, the healthy twin has {healthy.accuracy:.1%}"
     return ""

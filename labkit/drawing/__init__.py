@@ -1,0 +1,1 @@
+"""A Run becomes axes, a page, HTML. Imports no torch."""

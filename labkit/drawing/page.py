@@ -11,11 +11,11 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 
 PAPERS = {"a4": (297, 210), "a3": (420, 297), "letter": (279.4, 215.9)}  # millimetres, landscape
-DESIGN_WIDTH = 420  # pages are designed for A3; on other papers everything shrinks with the width
+DESIGN_WIDTH = 420  # pages are designed for A3; on other paper sizes everything scales with the width
 INCH, POINTS = 25.4, 72 / 25.4  # millimetres per inch, points per millimetre
 LEADING = 1.15  # distance of lines over type size, as matplotlib 3.11 draws it (3.10: a little less)
 INK = "#1a1a1a"
-DOTS = 300  # per inch of A3, as many on smaller papers: coarser, glyphs are rounded to pixels and text grows
+DOTS = 300  # per inch of A3, the same number on smaller paper: with fewer, glyphs are rounded to pixels and text grows
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Box:
 
 @dataclass
 class Sheet:
-    """One page. `texts` remembers every text and the box it must stay in, so that a test can look."""
+    """One page. `texts` keeps every text with the box it must stay in, so that a test can check."""
 
     paper: str = "a3"
     texts: list[tuple[Text, Box]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Sheet:
         self.width, self.height = DESIGN_WIDTH, height / self.scale
         self.figure = Figure(figsize=(width / INCH, height / INCH), dpi=DOTS / self.scale)
         self.renderer = FigureCanvasAgg(self.figure).get_renderer()
-        self._pixels: dict[tuple, float] = {}  # text and look -> width at size 100; shrinking measures the same again
+        self._pixels: dict[tuple, float] = {}  # text and style -> width at size 100; shrinking asks for it again
 
     def axes(self, box: Box) -> Axes:
         return self.figure.add_axes(self._place(box))
@@ -80,7 +80,7 @@ class Sheet:
         return len(lines) * self.line_height(size)
 
     def paragraphs(self, box: Box, items: list[tuple[str, str]], size: float, smallest: float = 5.5) -> None:
-        """(label, text) pairs below one another, labels bold in a column; type shrinks until all fits."""
+        """(label, text) pairs below one another, labels bold in a column; type shrinks until everything fits."""
         while size > smallest and self._paragraphs_height(box, items, size) > box.height:
             size -= 0.1
         column = self._label_column(items, size)
@@ -101,13 +101,13 @@ class Sheet:
         return lines
 
     def text_width(self, text: str, size: float, **style) -> float:
-        """In millimetres; measured large, because small type is rounded to whole pixels, and once for all sizes."""
+        """In millimetres; measured at a large size, because small type is rounded to whole pixels, and only once."""
         look = tuple(style.get(name) for name in ("fontweight", "fontstyle", "family"))
         if (text, look) not in self._pixels:
             weight, slant, family = look
             font = FontProperties(size=100, weight=weight, style=slant, family=family)
             self._pixels[text, look] = self.renderer.get_text_width_height_descent(text, font, ismath=False)[0]
-        return self._pixels[text, look] / self.figure.dpi * INCH * size / 100 * 1.02  # a hair of slack
+        return self._pixels[text, look] / self.figure.dpi * INCH * size / 100 * 1.02  # some slack
 
     @staticmethod
     def line_height(size: float) -> float:
@@ -121,6 +121,6 @@ class Sheet:
         return sum((len(self.wrap(text, width, size)) + 0.25) * self.line_height(size) for _, text in items)
 
     def _place(self, box: Box) -> tuple[float, float, float, float]:
-        """As matplotlib wants it: left, bottom, width and height as shares of the figure."""
+        """Left, bottom, width and height as fractions of the figure, as matplotlib expects."""
         bottom = 1 - (box.y + box.height) / self.height
         return box.x / self.width, bottom, box.width / self.width, box.height / self.height

@@ -1,6 +1,6 @@
-"""Pictures of runs: each function takes a run, a study or {label: run}, and an axis; it draws and gives the axis back.
+"""Plots of runs: each function takes a run, a study or {label: run}, and axes; it draws and returns the axes.
 
-No pyplot: figures made here belong to nobody else, so they can be drawn in a thread of a notebook.
+No pyplot: it has global state, and figures must be drawable in a thread of a notebook.
 """
 
 import functools
@@ -14,13 +14,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from labkit.training.rules import RecipeError
-from labkit.failures.signs import gradient_ratio, typical
-from labkit.course.poster.content import BANDS, FLOAT16_LARGEST
-from labkit.recording.run import Run, written_whole
+from labkit.errors import RecipeError
+from labkit.recording.files import written_whole
+from labkit.recording.run import Run
+from labkit.recording.summaries import gradient_ratio, total_norm, typical
+from labkit.recording.traces import BANDS, FLOAT16_LARGEST, NATS, trace
 
-# Okabe-Ito colours, told apart by colour-blind readers. Width, dashes and markers serve where there is no colour:
-# healthy is broad and pale, so that a cured line that lies right on it is still seen.
+# Okabe-Ito colours, which are safe for colour-blind readers. Width, dashes and markers differ too, for print without
+# colour: healthy is wide and pale, so that a cured line on top of it is still visible.
 ROLES = {
     "healthy": {"color": "#56B4E9", "linestyle": "-", "linewidth": 3.6, "marker": "o"},
     "sick": {"color": "#D55E00", "linestyle": "-", "linewidth": 1.6, "marker": "s"},
@@ -34,26 +35,6 @@ BAR_STYLES = {
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 BAND = "#56B4E9"
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-# Traces with one row per evaluation, not per step. A run that ends at step 10 has as many of these as of those.
-BY_EVALUATION = ("val_", "probe_", "dead", "twins", "histogram", "attention_entropy", "sample_loss_")
-WORDS = {  # traces in words, where the name alone does not do
-    "grad_norm_total": "gradient norm",
-    "grad_near_zero": "gradients near zero",
-    "activation_saturated": "saturated units",
-    "activation_std": "spread of activations",
-    "input_max": "largest input",
-    "label_entropy": "entropy of a batch's labels",
-    "train_mode": "in train mode (1) or not (0)",
-    "twins": "units that are twins",
-    "val_train_mode": "validated in train mode",
-    "val_with_gradients": "validated with gradients",
-    "val_input_std": "spread of validation inputs",
-    "val_accuracy": "validation accuracy",
-    "val_loss": "validation loss",
-    "val_confidence": "confidence",
-    "probe_loss": "loss on training images",
-    "probe_accuracy": "accuracy on training images",
-}
 
 
 # --- over time ------------------------------------------------------------------------------------
@@ -63,21 +44,27 @@ def loss(thing, ax: Axes | None = None) -> Axes:
     """Training loss, on a log axis: every step as a thin line, smoothed as a thick one. The thick one lags."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        ax.plot(run["step"], _positive(run["loss"]), color=style["color"], alpha=0.35, linewidth=0.6)
-        ax.plot(run["step"], _positive(run.smoothed()), **style, label=label)
+        _loss_lines(ax, style, run, label)
         mark_nonfinite(run, ax)
     return _finish(ax, "training loss", "Loss (thin: each step, thick: smoothed)", log=True)
+
+
+def _loss_lines(ax: Axes, style: dict, run: Run, label: str) -> None:
+    """The loss of each step as a thin line, smoothed as a thick one."""
+    thin = {"color": style["color"], "alpha": 0.35, "linewidth": 0.6}
+    ax.plot(run["step"], _positive(run["loss"]), **thin, label=f"_{label}, each step")  # "_": not in the legend
+    ax.plot(run["step"], _positive(run.smoothed()), **style, label=label)
 
 
 def losses(thing, ax: Axes | None = None) -> Axes:
     """Training loss as a line and validation loss as dots, on one log axis."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        ax.plot(run["step"], _positive(run["loss"]), color=style["color"], alpha=0.3, linewidth=0.5)
-        ax.plot(run["step"], _positive(run.smoothed()), **style, label=label)
+        _loss_lines(ax, style, run, label)
         dots = {"color": style["color"], "marker": "o", "markersize": style["linewidth"] + 1.2, "linestyle": "none"}
         if "val_loss" in run:
-            ax.plot(run["val_step"], _positive(run["val_loss"]), **dots, markeredgecolor="white", markeredgewidth=0.4)
+            dots |= {"markeredgecolor": "white", "markeredgewidth": 0.4, "label": f"_{label}, validation"}
+            ax.plot(run["val_step"], _positive(run["val_loss"]), **dots)
         mark_nonfinite(run, ax)
     return _finish(ax, "loss", "Loss (line: training, dots: validation)", log=True)
 
@@ -86,7 +73,8 @@ def validation(thing, ax: Axes | None = None) -> Axes:
     """Validation accuracy."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        ax.plot(run["val_step"], run["val_accuracy"], **style, label=label)
+        if "val_accuracy" in run:  # an error may come before the first validation
+            ax.plot(run["val_step"], run["val_accuracy"], **style, label=label)
         mark_nonfinite(run, ax)
     return _finish(ax, "validation accuracy", "Validation", share=True)
 
@@ -95,10 +83,10 @@ def gap(thing, ax: Axes | None = None) -> Axes:
     """Validation loss above the loss on training images, both in eval mode; the gap between them is shaded."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        steps, seen, unseen = run["val_step"], _positive(run["probe_loss"]), _positive(run["val_loss"])
-        ax.fill_between(steps, seen, unseen, color=style["color"], alpha=0.25, linewidth=0)
-        ax.plot(steps, unseen, **style, label=label)
-        ax.plot(steps, seen, color=style["color"], linewidth=0.8, linestyle=":")
+        steps, training, held_out = run["val_step"], _positive(run["probe_loss"]), _positive(run["val_loss"])
+        ax.fill_between(steps, training, held_out, color=style["color"], alpha=0.25, linewidth=0)
+        ax.plot(steps, held_out, **style, label=label)
+        ax.plot(steps, training, color=style["color"], linewidth=0.8, linestyle=":", label=f"_{label}, training")
     return _finish(ax, "loss", "Gap (dotted: training)", log=True)
 
 
@@ -117,19 +105,20 @@ def gradient_norms(thing, ax: Axes | None = None) -> Axes:
     run = _one(thing)
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(run.layers)))
     for index, (layer, shade) in enumerate(zip(run.layers, shades, strict=True)):
-        label = layer if index in (0, len(run.layers) - 1) else None  # first and last: the others lie between
+        outer = index in (0, len(run.layers) - 1)  # the legend has the first and the last
+        label = _plain(layer) if outer else f"_{_plain(layer)}"
         ax.plot(run["step"], _positive(run["grad_norm"][:, index]), color=shade, linewidth=1, label=label)
     mark_nonfinite(run, ax)
     return _finish(ax, "gradient norm", "Gradient norm per layer", log=True)
 
 
 def gradient_heat(thing, ax: Axes | None = None) -> Axes:
-    """The same as a map: steps across, layers from the input down, the size as colour."""
+    """Gradient norm of each layer as a heat map: steps across, layers from the input down."""
     ax = ax or new_axes()
     run = _one(thing)
-    sizes = np.log10(_positive(run["grad_norm"])).T
+    sizes = np.ma.log10(_positive(run["grad_norm"])).T
     image = ax.imshow(sizes, aspect="auto", interpolation="nearest", cmap="cividis")
-    ax.set_yticks(range(len(run.layers)), run.layers)
+    ax.set_yticks(range(len(run.layers)), map(_plain, run.layers))
     ax.set_xlabel("step")
     ax.set_title("Gradient norm (power of ten)", fontsize="medium", loc="left")
     ax.figure.colorbar(image, ax=ax)
@@ -137,7 +126,7 @@ def gradient_heat(thing, ax: Axes | None = None) -> Axes:
 
 
 def gradient_ratio_line(thing, ax: Axes | None = None) -> Axes:
-    """First layer's gradient norm over the last one's, with its healthy band."""
+    """Gradient norm of the first layer over that of the last, with its healthy band."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         ax.plot(run["step"], _positive(gradient_ratio(run)), **style, label=label)
@@ -145,7 +134,7 @@ def gradient_ratio_line(thing, ax: Axes | None = None) -> Axes:
 
 
 def update_ratio(thing, ax: Axes | None = None) -> Axes:
-    """Size of one update beside the weights it changes, of the layer where it is largest, with its healthy band."""
+    """Update norm over weight norm, of the layer where it is largest, with its healthy band."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         largest = run["update_ratio"].max(axis=1, initial=0)
@@ -158,12 +147,12 @@ def weight_norms(thing, ax: Axes | None = None) -> Axes:
     """Norm of all weights together."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        ax.plot(run["step"], _positive(np.sqrt((run["weight_norm"] ** 2).sum(axis=1))), **style, label=label)
+        ax.plot(run["step"], _positive(total_norm(run["weight_norm"])), **style, label=label)
     return _finish(ax, "weight norm", "Weight norm", log=True)
 
 
 def learning_rate(thing, ax: Axes | None = None) -> Axes:
-    """The learning rate that was really used."""
+    """The learning rate that was actually used."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         ax.plot(run["step"], run["lr"], **style, label=label)
@@ -171,17 +160,19 @@ def learning_rate(thing, ax: Axes | None = None) -> Axes:
 
 
 def attention_entropy(thing, ax: Axes | None = None) -> Axes:
-    """Entropy of each attention head in nats; 0 looks at a single token."""
+    """Entropy of each attention head in nats; at 0 it attends to a single token."""
     ax = ax or new_axes()
     run = _one(thing)
     for index, head in enumerate(run.heads):
-        ax.plot(run["val_step"], run["attention_entropy"][:, index], color=OTHERS[index % len(OTHERS)], label=head)
+        ax.plot(
+            run["val_step"], run["attention_entropy"][:, index], color=OTHERS[index % len(OTHERS)], label=_plain(head)
+        )
     ax.set_ylim(bottom=0)
     return _finish(ax, "entropy (nats)", "Attention entropy per head")
 
 
 def lowest_entropy(thing, ax: Axes | None = None) -> Axes:
-    """Entropy of the attention head that looks at the fewest tokens."""
+    """Entropy of the attention head where it is lowest."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         if "attention_entropy" in run:
@@ -203,7 +194,7 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     ax = ax or new_axes()
     lines = _lines(thing)
     if lines and not any(name in run for _, run, _ in lines):
-        lines[0][1][name]  # says which traces there are
+        lines[0][1][name]  # raises NoTrace, which lists the traces
     drawn = [
         line for line in lines if name in line[1] and len(line[1][name])
     ]  # not one that ended before its first step
@@ -213,17 +204,19 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
     if log is None:
         log = len(shown) > 0 and shown.min() > 0 and shown.max() > 100 * shown.min()
     for (style, run, label), line in zip(drawn, values, strict=True):
-        steps = run["val_step"] if name.startswith(BY_EVALUATION) else run["step"]
-        ax.plot(steps, _positive(line) if log else line, **style, label=label)
-    words = WORDS.get(name, name.replace("_", " "))
-    return _finish(ax, words, words[:1].upper() + words[1:], log=log)
+        ax.plot(run.steps_of(name), _positive(line) if log else line, **style, label=label)
+    about = trace(name)
+    words = _plain(about.words)
+    label = f"{words} (nats)" if about.unit == NATS else words
+    label = textwrap.fill(label, 28)  # one line of more is longer than the axis of a small pane
+    return _finish(ax, label, words[:1].upper() + words[1:], log=log)
 
 
 STAGES = ("inputs", "weights", "activations", "loss", "gradients")
 
 
 def origin(thing, ax: Axes | None = None) -> Axes:
-    """Where a run went wrong: the way from inputs to gradients, its first bad stage marked; or the error's words."""
+    """Where a run became non-finite: the stages from inputs to gradients, the first bad one marked; or the error."""
     ax = ax or new_axes()
     ax.set_axis_off()
     if not thing:
@@ -233,8 +226,8 @@ def origin(thing, ax: Axes | None = None) -> Axes:
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.5, len(STAGES) - 0.5)
     if error:
-        ax.set_title(f"{error['kind']} at step {error['step']}", fontsize="medium", loc="left")
-        words = "\n".join(textwrap.wrap(error["message"].split(". ")[0], 34)[:8])
+        ax.set_title(f"{_plain(error['kind'])} at step {error['step']}", fontsize="medium", loc="left")
+        words = _plain("\n".join(textwrap.wrap(error["message"].split(". ")[0], 34)[:8]))
         ax.text(
             0, len(STAGES) - 0.8, words, va="top", fontsize="small", family="monospace", color=ROLES["sick"]["color"]
         )
@@ -251,7 +244,7 @@ def origin(thing, ax: Axes | None = None) -> Axes:
             "facecolor": ROLES["sick"]["color"] if bad else "white",
             "edgecolor": "#888888",
         }
-        words = f"{stage}: {found['place']}" if bad else stage
+        words = f"{stage}: {_plain(found.get('place', 'unknown'))}" if bad else stage
         ax.text(0.02, place, words, va="center", fontsize="small", bbox=box, color="white" if bad else "black")
     return ax
 
@@ -264,7 +257,7 @@ def largest_column(trace: np.ndarray) -> np.ndarray:
 
 
 def instrument(name: str):
-    """How to draw what gives a failure away: a function of a study and axes."""
+    """How to draw an instrument: a function of a study and axes."""
     return INSTRUMENTS.get(name) or functools.partial(compare, name=name)
 
 
@@ -277,19 +270,20 @@ def gradient_bars(thing, ax: Axes | None = None) -> Axes:
 
 
 def dead_units(thing, ax: Axes | None = None) -> Axes:
-    """Share of each layer's units that are silent on the whole probe at the end, with the healthy band."""
+    """Share of each layer's units that are dead on the whole probe at the end, with the healthy band."""
     ax = _bars(thing, ax, lambda run: run["dead"][-1][1:-1], "share of the layer", "Dead units", share=True)
-    ax.axhspan(*BANDS["dead"], color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    healthy_band(ax, "dead")
     return ax
 
 
 def activation_sizes(thing, ax: Axes | None = None) -> Axes:
-    """Largest value of each activation before training, in float32, and where float16 ends."""
+    """Largest value of each activation before training, in float32, and the largest float16."""
     ax = _bars(thing, ax, _largest_activations, "in float32", "Largest activation", log=True)
     ax.axhline(FLOAT16_LARGEST, color="black", linewidth=0.8)
     words, place = f"float16 ends: {FLOAT16_LARGEST:,}", (0.02, FLOAT16_LARGEST)
     offset = {"xytext": (0, 2), "textcoords": "offset points"}
-    ax.annotate(words, place, xycoords=("axes fraction", "data"), fontsize="small", **offset)
+    readable = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.4}  # over a bar that passes the line
+    ax.annotate(words, place, xycoords=("axes fraction", "data"), fontsize="small", bbox=readable, **offset)
     ax.set_ylim(top=max(ax.get_ylim()[1], 20 * FLOAT16_LARGEST))
     return ax
 
@@ -303,18 +297,18 @@ def activation_histograms(thing, ax: Axes | None = None) -> Axes:
         if np.isfinite([low, high]).all() and counts.max() > 0:
             edges = np.linspace(low, max(high, low + 1e-6), len(counts) + 1)
             ax.stairs(0.9 * counts / counts.max() + index, edges, baseline=index, fill=True, color=OTHERS[0], alpha=0.6)
-    ax.set_yticks(range(len(run.activations)), run.activations)
+    ax.set_yticks(range(len(run.activations)), map(_plain, run.activations))
     ax.set_xlabel("value")
     ax.set_title("Activations", fontsize="medium", loc="left")
     return ax
 
 
 def _largest_activations(run: Run) -> np.ndarray:
-    """One number per activation: what an overflow was replayed to, else what the first probe saw."""
+    """One number per activation: from the replay of an overflow, else from the first evaluation of the probe."""
     origin = run.facts.get("first_nonfinite") or {}
     if sizes := origin.get("float32_sizes"):
         last = list(sizes.values())[-1]
-        return np.array([sizes[name] for name in run.activations[1:-1]] + [last])
+        return np.array([sizes.get(name, np.nan) for name in run.activations[1:-1]] + [last])
     return np.abs(run["histogram_range"][0, 1:]).max(axis=1)
 
 
@@ -329,9 +323,9 @@ def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> A
         values = read(run)
         width = 0.8 / len(lines)
         places = np.arange(1, len(values) + 1) + (index - (len(lines) - 1) / 2) * width
-        shown = _positive(values) if options.get("log") else values
+        shown = _positive(values).filled(np.nan) if options.get("log") else values
         ax.bar(places, shown, width, label=label, **BAR_STYLES.get(label, {"color": style["color"]}))
-        if options.get("log"):  # where 0 has no bar, it would look like a layer that the net does not have
+        if options.get("log"):  # on a log axis 0 has no bar: write it, or the layer seems to be missing
             for place in places[np.asarray(values) == 0]:
                 ax.annotate("0", (place, 0.01), ha="center", color=style["color"], **ZERO)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -340,11 +334,11 @@ def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> A
     return ax
 
 
-# --- what the tools found -------------------------------------------------------------------------
+# --- results of the tools -------------------------------------------------------------------------
 
 
 def range_test(found, ax: Axes | None = None) -> Axes:
-    """A learning-rate range test: raw and smoothed loss over the rate, the suggestion, and where it diverges."""
+    """A range test: raw and smoothed loss over the learning rate, the suggestion, and where it diverges."""
     ax = ax or new_axes()
     ax.plot(found.lrs, found.losses, ".", color="#999999", markersize=3, label="each batch")
     ax.plot(found.lrs, found.smoothed, color=OTHERS[0], linewidth=1.6, label="smoothed")
@@ -363,11 +357,11 @@ def range_test(found, ax: Axes | None = None) -> Axes:
 
 
 def gradient_flow(found, ax: Axes | None = None) -> Axes:
-    """The gradient per entry of every parameter, as bars on a log axis; those in trouble are hatched."""
+    """The gradient per entry of every parameter, as bars on a log axis; those with a problem are hatched."""
     ax = ax or new_axes()
     for place, row in enumerate(found.rows):
         style = BAR_STYLES["healthy" if row.status == "ok" else "sick"]
-        ax.barh(place, _positive(np.array([row.size]))[0], **style)
+        ax.barh(place, _positive(np.array([row.size])).filled(np.nan)[0], **style)
         if row.status != "ok":
             ax.annotate(row.status, (0.02, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
     ax.set_yticks(range(len(found.rows)), [row.name for row in found.rows], fontsize="small")
@@ -383,7 +377,7 @@ def dead_unit_bars(found, ax: Axes | None = None) -> Axes:
     """Share of dead units of every activation, with the healthy band."""
     ax = ax or new_axes()
     ax.bar(list(found.shares), list(found.shares.values()), **BAR_STYLES["sick"])
-    ax.axhspan(*BANDS["dead"], color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    healthy_band(ax, "dead")
     _finish(ax, "share of the layer", f"Dead on {found.samples} samples", share=True)
     ax.set_xlabel("activation")
     return ax
@@ -398,10 +392,10 @@ def clip_log(found, ax: Axes | None = None) -> Axes:
     return _finish(ax, "gradient norm", f"Clipped in {found.clipped:.0%} of steps", log=True)
 
 
-# --- whole pictures -------------------------------------------------------------------------------
+# --- whole figures -------------------------------------------------------------------------------
 
-# What gives a failure away -> how to draw it. A mode names one in `shows`.
-# The name of any other trace is drawn as a line, of the layer or head where it is largest.
+# The instrument that shows a failure (a mode names it in `shows`) -> how to draw it.
+# Any other trace is drawn as a line, of the layer or head where it is largest.
 INSTRUMENTS = {
     "update_ratio": update_ratio,
     "weight_norm": weight_norms,
@@ -417,13 +411,13 @@ INSTRUMENTS = {
 
 
 def study_picture(study, heading: str = "") -> Figure:
-    """Healthy, sick and cured side by side: loss, validation, gradients per layer, and what gives it away."""
+    """Healthy, sick and cured together: loss, validation, gradients per layer, and the instrument that shows it."""
     figure = Figure(figsize=(14, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 4)
     losses(study, axes[0]).legend(edgecolor="none", framealpha=0.8, fontsize=8)
     validation(study, axes[1])
-    if study.mode.shows == "grad_norm":  # the bars give it away; beside them, how it was over time
+    if study.mode.shows == "grad_norm":  # the bars come last; beside them, the same over time
         gradient_ratio_line(study, axes[2])
     else:
         gradient_bars(study, axes[2])
@@ -445,10 +439,10 @@ def side_by_side(thing, *traces: str) -> Figure:
 
 
 def save(figure: Figure, path, dots: float | None = None, **metadata) -> Path:
-    """Write a figure whole or not at all, with so many dots per inch; no dates inside: same figure, same bytes."""
+    """Write a figure whole or not at all, with `dots` per inch; without dates: same figure, same bytes."""
     path, kind = Path(path), picture_kind(path)
     settings = {"svg.hashsalt": "labkit", "svg.fonttype": "path", "pdf.fonttype": 42}
-    settings["text.hinting"] = "none"  # hinted, small type is wider than the page was measured for
+    settings["text.hinting"] = "none"  # hinted, small type is wider than measured
     with matplotlib.rc_context(settings), written_whole(path) as stream:
         figure.savefig(stream, format=kind, dpi=dots or max(150, figure.dpi), metadata=DATELESS[kind] | metadata)
     return path
@@ -472,21 +466,27 @@ def mark_nonfinite(run: Run, ax: Axes) -> None:
     """A cross on the upper edge at the first non-finite step, or at the error that ended the run."""
     words = {"NaN": run.facts.get("first_nonfinite")}
     if error := run.facts.get("error"):
-        words = {error["kind"]: error}
+        words = {_plain(error["kind"]): error}
     for word, origin in words.items():
         if not origin:
             continue
         place = (origin["step"], 0.96)
         transform = ax.get_xaxis_transform()
         ax.plot(*([value] for value in place), "X", color="black", markersize=7, transform=transform, zorder=5)
-        late = place[0] > ax.dataLim.x1 / 2  # on the right half the words stand to the left of the cross
+        late = place[0] > ax.dataLim.x1 / 2  # on the right half the text is to the left of the cross
         side = {"xytext": (-7, 0), "ha": "right"} if late else {"xytext": (7, 0), "ha": "left"}
         offset = side | {"textcoords": "offset points", "va": "center"}
         ax.annotate(f"{word} at step {place[0]}", place, xycoords=transform, fontsize="small", **offset)
 
 
+def healthy_band(ax: Axes, trace: str, scale: float = 1.0) -> None:
+    """Shade where a trace stays in healthy runs; `scale` moves the range along the axis."""
+    low, high = BANDS[trace]
+    ax.axhspan(scale * low, scale * high, color=BAND, alpha=0.15, linewidth=0, zorder=0)
+
+
 def note_zeros(values: np.ndarray, style: dict, label: str, ax: Axes) -> None:
-    """A log axis has no place for 0: where a line is 0 throughout, words say so."""
+    """A log axis cannot show 0: where a line is 0 throughout, write it."""
     if len(values) and not np.any(np.nan_to_num(values)):
         place = {"xy": (0.03, 0.05), "xycoords": "axes fraction", "fontsize": "small", "fontweight": "bold"}
         ax.annotate(f"{label}: 0 at every step", color=style["color"], **place)
@@ -506,10 +506,15 @@ def _one(thing) -> Run:
     return thing if isinstance(thing, Run) else getattr(thing, "sick", None) or next(iter(thing.values()))
 
 
-def _positive(values: np.ndarray) -> np.ndarray:
-    """What a log axis can show; the rest becomes a hole."""
+def _plain(words: str) -> str:
+    """Words of a run, which matplotlib must not read as a formula: it takes what stands between dollar signs as one."""
+    return words.replace("$", r"\$")
+
+
+def _positive(values: np.ndarray) -> np.ma.MaskedArray:
+    """What a log axis can show; the rest is masked, a gap in the line, and can still be read behind the mask."""
     values = np.asarray(values, dtype=np.float64)
-    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+    return np.ma.masked_where(~(np.isfinite(values) & (values > 0)), values)
 
 
 def _finish(ax: Axes, ylabel: str, title: str, *, log=False, share=False, band: str | None = None) -> Axes:
@@ -517,7 +522,7 @@ def _finish(ax: Axes, ylabel: str, title: str, *, log=False, share=False, band: 
     ax.set_ylabel(ylabel)
     ax.set_title(title, fontsize="medium", loc="left")
     if band:
-        ax.axhspan(*BANDS[band], color=BAND, alpha=0.15, linewidth=0, zorder=0)
+        healthy_band(ax, band)
     if share:
         ax.set_ylim(0, 1.03)
         ax.yaxis.set_major_formatter(PercentFormatter(1))

@@ -1,71 +1,131 @@
-"""What a failure mode is: a healthy recipe, what breaks it, how it shows, what cures it, and the words for people."""
+"""A failure mode: a healthy recipe, the change that breaks it, its signature, its cures and its explanation."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal, get_args
 
-from labkit.training.rules import RecipeError, near
-from labkit.training.recipe import Recipe
+from labkit.errors import RecipeError, near
+from labkit.failures.signs import Look
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
 DATASETS = ("mnist", "cifar10")
-CLOSE = 0.02  # a cure brings the validation accuracy within two points of the healthy twin
-# Below this a run has not learned. Chance is 0.1; healthy short runs reach 0.91 or more on MNIST and, as
-# perceptrons without convolutions, 0.36 or more on CIFAR-10.
+CLOSE = 0.02  # a cure brings the validation accuracy within 0.02 of the healthy twin
+# Below this validation accuracy a run has not learned. Chance is 0.1; healthy short runs reach 0.91 or more on MNIST
+# and, as perceptrons without convolutions, 0.36 or more on CIFAR-10.
 LEARNED = {"mnist": 0.85, "cifar10": 0.3}
+
+# What a mode can show: traces that can be plotted, and quantities computed from traces (`gap`) or facts of a run.
+Shown = Literal[
+    "activation_mean", "activation_saturated", "activation_size", "activation_std", "attention_entropy", "dead", "gap",
+    "grad_max", "grad_mean", "grad_min", "grad_near_zero", "grad_norm", "grad_norm_total", "grad_std", "input_max",
+    "input_outliers", "label_entropy", "loss", "loss_scale", "lr", "origin", "probe_accuracy", "probe_loss",
+    "sample_loss_mean", "sample_loss_variance", "train_mode", "twins", "update_norm", "update_ratio", "val_accuracy",
+    "val_confidence", "val_input_mean", "val_input_std", "val_loss", "val_train_mode", "val_with_gradients",
+    "weight_norm",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a signature saw: the number beside the usual one, where, and since which step."""
+    """What a signature found: the measured value, the usual one, the place and the step of onset."""
 
     seen: str
     usual: str
     onset: int
     place: str = ""
-    confidence: float = 0.9  # below 1 always: instruments see symptoms, never the code
+    confidence: float = 0.9  # always below 1: instruments see symptoms, never the code
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A recipe entry worth turning here, with its sensible range: two ends for a slider, or a list of choices."""
+    """A recipe entry worth varying here, with a sensible range: the two ends of a slider, or a list of choices."""
 
     name: str
     values: tuple
     log: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailureMode:
-    """One way in which training fails. Everything the lab knows about it stands in one file."""
+@dataclass(frozen=True)
+class Branch:
+    """A leaf of the symptom tree on the poster: the symptom, what to check next, and the reading that identifies it.
 
-    title: str
+    The symptom is one of those in `course/poster/content.py`.
+    """
+
+    symptom: Look
+    question: str
+    reading: str
+    place: int = 1  # position among the branches of its symptom
+
+
+@dataclass(frozen=True)
+class ClassicCurve:
+    """A card in the gallery of classic loss curves: its position, and what the curve does."""
+
+    place: int
+    curve: str
+
+
+@dataclass(frozen=True)
+class FailureMode:
+    """One way in which training fails. Everything the lab knows about it is in one file, which ends with
+
+    failure = FailureMode(__name__, healthy, sick, signature, title=..., cures=..., ...)
+    """
+
+    module: str  # the file's __name__: labkit.failures.<topic>.<name>
     healthy: Recipe
     sick: Recipe
-    cures: dict[str, Recipe]  # in words -> recipe; the first is the one that is shown and proven everywhere
     signature: Callable[[Run], Evidence | None]  # reads the instruments, never the recipe
-    harm: float  # share of what the healthy twin learns above chance that is lost, at least; 0: see `costs`
+    _: KW_ONLY
+    title: str
+    cures: dict[str, Recipe]  # description -> recipe; the first is the one that is shown and verified everywhere
+    harm: float  # minimum share of the healthy twin's accuracy above chance that is lost; 0: see `costs`
     symptom: str
     mechanism: str
     first_check: str
     remedy: str
     reference: str
-    looks: str  # what anybody sees in the curves: one of readings.LOOKS
-    shows: str  # the trace that gives it away
+    looks: Look  # what the curves show at a glance
+    shows: Shown  # the trace that identifies it
     knobs: tuple[Knob, ...]
-    false_cures: dict[str, Recipe] = field(default_factory=dict)  # first aid that does not help
-    also_causes: tuple[str, ...] = ()  # failures that appear as its consequence
-    faces: dict[str, dict] = field(default_factory=dict)  # other appearances: changes to all recipes alike
-    cifar10: dict | str = field(default_factory=dict)  # what else changes in all recipes there; or why it is not there
-    costs: str = ""  # what is lost where the accuracy does not fall, or not by much
-    close: float = CLOSE  # how near the cure comes to the healthy twin
-    limit: str = ""  # why it comes no nearer, where it does not
-    learned: dict[str, float] = field(default_factory=dict)  # where healthy runs of these nets reach less than LEARNED
-    # Where the sick recipe puts the fault, in the diagnosis's words, any of them; entries of the recipe in braces, and
-    # {departure} for the step at which the run leaves its twin's path. Empty where it is everywhere or nowhere.
+    false_cures: dict[str, Recipe] = field(default_factory=dict)  # plausible fixes that do not help
+    also_causes: tuple[str, ...] = ()  # failures that it causes in turn
+    faces: dict[str, dict] = field(default_factory=dict)  # variants: changes made to all recipes alike
+    cifar10: dict = field(default_factory=dict)  # further changes to all recipes on CIFAR-10
+    not_on_cifar10: str = ""  # why there is no CIFAR-10 version, if there is none
+    costs: str = ""  # what is lost if the accuracy falls little or not at all
+    close: float = CLOSE  # how close the cure comes to the healthy twin, in accuracy
+    limit: str = ""  # why the cure comes no closer, if `close` exceeds CLOSE
+    learned: dict[str, float] = field(default_factory=dict)  # for nets whose healthy runs reach less than LEARNED
+    # Places of the fault that count as correct in a diagnosis. Recipe entries go in braces; {departure} is the step at
+    # which the run departs from its twin. Empty if the fault is everywhere or nowhere.
     where: tuple[str, ...] = ()
-    raises: bool = False  # the failure is an error, and the signature reads it
-    name: str = ""  # the file's name and folder: filled in when the file is found
-    topic: str = ""
+    raises: bool = False  # the failure is an exception, which the signature reads
+    kills_units: bool = False  # its sign is dead units: a separate outcome in the phase diagram
+    depends_on: tuple[str, ...] = ()  # recipe entries that it needs to occur, besides those it changes
+    headline: int | None = None  # its rank among the failures everybody should know: on the poster and in the ward
+    symptom_tree: tuple[Branch, ...] = ()  # its leaves in the symptom tree of the poster
+    classic: ClassicCurve | None = None  # its card in the gallery, if its loss curve is a classic
+    not_in_ward: str = ""  # why no patient of the ward has it, if `course/ward/cases.is_solvable` cannot tell
+
+    def __post_init__(self):
+        for entry, known in (("looks", get_args(Look)), ("shows", get_args(Shown))):
+            if (given := getattr(self, entry)) not in known:
+                raise RecipeError(f"{self.name}: {entry} must be a known name, got {given!r}. {near(given, known)}")
+        if self.cifar10 and self.not_on_cifar10:
+            raise RecipeError(f"{self.name}: has changes for CIFAR-10 (cifar10) and a not_on_cifar10 reason; drop one")
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.module.split(".")[-1]
+
+    @property
+    def topic(self) -> str:
+        """The folder of its file; empty for a mode defined in a notebook."""
+        return self.module.rpartition(".")[0].split(".")[-1]
 
     def recipes(self, *, dataset: str = "mnist", face: str | None = None, seed: int = 0) -> dict[str, Recipe]:
         """The healthy, sick and cured recipes, in the same setting and with the same seed."""
@@ -75,15 +135,15 @@ class FailureMode:
         return {role: recipe.but(**setting) for role, recipe in roles.items()}
 
     def enough(self, dataset: str) -> float:
-        """The validation accuracy from which a run counts as having learned; 0 on data we know nothing of."""
+        """The validation accuracy above which a run counts as having learned; 0 for an unknown data set."""
         return (LEARNED | self.learned).get(dataset, 0.0)
 
     def on(self, dataset: str) -> bool:
-        """Is there a version of it on this data set?"""
-        return not (dataset == "cifar10" and isinstance(self.cifar10, str))
+        """Does it have a version on this data set?"""
+        return not (dataset == "cifar10" and self.not_on_cifar10)
 
     def setting(self, dataset: str = "mnist", face: str | None = None) -> dict:
-        """What a data set and a face change, in every recipe of the mode alike."""
+        """The changes for a data set and a face, the same in every recipe of the mode."""
         if dataset not in DATASETS:
             raise RecipeError(
                 f"dataset: expected one of {', '.join(DATASETS)}, got {dataset!r}. {near(dataset, DATASETS)}"
@@ -92,6 +152,6 @@ class FailureMode:
             known = near(face, self.faces) if self.faces else "It has only one."
             raise RecipeError(f"{self.name} has no face {face!r}. {known}")
         if not self.on(dataset):
-            raise RecipeError(f"{self.name} has no CIFAR-10 version: {self.cifar10}")
+            raise RecipeError(f"{self.name} has no CIFAR-10 version: {self.not_on_cifar10}")
         changes = {"data": dataset} | (self.cifar10 if dataset == "cifar10" else {})
         return changes | (self.faces[face] if face else {})

@@ -1,0 +1,1 @@
+"""What is measured while a net trains, and the Run it becomes. Knows no recipe."""

@@ -1,7 +1,7 @@
 """The measuring devices: weights and gradients, activations, and the fixed probe batch.
 
 They leave the patient alone (weights, buffers, modes and random numbers stay as they were, bit by bit)
-and the device too: results stay tensors until the end, so that a GPU never waits for a step.
+and on a GPU read nothing back: results stay tensors on the device until the end.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.training.models import AttentionWeights
-from labkit.recording.packed_tensors import Segments
+from labkit.recording.packed_tensors import PackedTensors
+from labkit.recording.undisturbed import captured, evaluating
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
-COUNTED = 1024  # entries of each parameter looked through for those: a share is known to one or two hundredths
-SAMPLES = 8  # images of each batch in the activation statistics; the whole batch would cost more than it tells
-BLOCK = 16  # steps that are measured in one go
-HELD = 2**20  # entries of gradients that may wait for it: 4 MB, and as much of weights
-LARGE = 65_536  # entries; of a larger activation a slice is copied at once: holding it makes later steps fault pages
+COUNTED = 1024  # entries of each parameter that are checked for it: enough for a share that is accurate to 0.02
+SAMPLES = 8  # images of each batch in the activation statistics; the whole batch would cost more and hardly change them
+TOGETHER = 16_384  # entries; parameters of at most this size are measured together on a CPU
+BLOCK = 16  # looks that are measured together: small parameters, and activations
+LARGE = 65_536  # entries; of a larger activation a slice is copied at once: keeping it causes page faults later
 SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
-TWIN = 1e-5  # two units whose answers differ by less, as a share of their size, are one unit twice
+TWIN = 1e-5  # two units whose activations differ by less, relative to their size, compute the same
 BINS = 32
 HISTOGRAM_SAMPLES = 64
 # Beyond 0.97 of its range a unit passes back at most an eighth of its gradient: centre and half width.
@@ -33,34 +33,37 @@ ACTIVATIONS = (
 )  # fmt: skip
 # Norms in float32 can be trusted between these: smaller entries square to 0, larger ones to infinity.
 SMALL, BIG = 1e-15, 1e18
+HUGE = 1e38  # the largest norm that is recorded of finite entries: float32 holds it
+
+
+class AttentionWeights(nn.Module):
+    """Softmax attention as a module of its own, so that an instrument can read it like an activation."""
+
+    def forward(self, query, key):
+        return torch.softmax(query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]), dim=-1)
 
 
 class WeightMeter:
-    """Norms of gradients, weights and updates, and the spread of the gradients, of all parameters at once.
+    """Norms of gradients, weights and updates, and statistics of the gradients, parameter by parameter.
 
-    A look copies gradients and weights; a block of looks is measured in one go, because after a training step
-    every operation costs more to call than to carry out. Norms, means, spreads and extremes are those of all
-    entries. The near-zero share of a parameter with more than COUNTED entries is that among COUNTED of them,
-    the same at every look and spread evenly over it.
+    Norms, means and standard deviations are those of all entries, at every look. The extremes and the near-zero share
+    take longer than all the rest, and are measured at the looks `in_full` only; of a parameter with more than COUNTED
+    entries the share is estimated from COUNTED of them, the same at every look and evenly distributed.
     """
 
     @torch.no_grad()
     def __init__(self, model: nn.Module):
         self.names, self.weights = zip(*model.named_parameters(), strict=True)
         self.device = self.weights[0].device
-        shapes = [weight.shape for weight in self.weights]
-        self.block = max(1, min(BLOCK, HELD // sum(shape.numel() for shape in shapes)))
-        self.gradients = Segments(shapes, self.device, copies=self.block)
-        self.held = Segments(shapes, self.device, copies=1 + self.block)  # weights: before the block, then of each look
-        self.held.fill(0, self.weights)
-        self.scratch = torch.empty_like(self.gradients.buffer)
-        self.counts = self.held.counts.tolist()
-        self.sample = Segments([torch.Size([min(COUNTED, shape.numel())]) for shape in shapes], self.device)
-        self.places = self._spread_places()
-        self.limits = torch.where(self.sample.real == 1, NEAR_ZERO, -1.0)  # nothing is smaller than that: padding
-        self.waiting = 0  # looks held and not yet measured
-        self.blocks: list[torch.Tensor] = []
-        self.spreads: dict[int, torch.Tensor] = {}  # look -> spreads that had to be measured in two passes
+        small = [self.device.type == "cpu" and weight.numel() <= TOGETHER for weight in self.weights]
+        self.order = sorted(range(len(small)), key=small.__getitem__)  # large ones first, each kind in forward order
+        self.ordered = [self.weights[index] for index in self.order]
+        self.count_large = small.count(False)
+        parts = self._apart(self.ordered)
+        self.groups = [kind(part) for kind, part in zip((LargeTensors, SmallTensors), parts, strict=True) if part]
+        self.places = [sampled_places(weight.numel()).to(self.device) for weight in self.ordered]
+        self.looks = 0
+        self.in_full: dict[int, torch.Tensor] = {}  # look -> near-zero shares and extremes
         self.layers = tuple(dict.fromkeys(layer_of(name) for name in self.names))
         self.without_gradient: set[str] = set()
 
@@ -70,116 +73,72 @@ class WeightMeter:
         pairs = zip(self.names, self.weights, strict=True)
         return list(dict.fromkeys(layer_of(name) for name, weight in pairs if weight.ndim >= 2))
 
-    def measure(self, loss: torch.Tensor) -> torch.Tensor:
-        """Take in this step; returns its loss, and a 0 that is NaN where a gradient is not finite.
+    def measure(self, loss: torch.Tensor, full: bool = True) -> tuple[float, float] | torch.Tensor:
+        """Record this step; returns its loss and the norm of all gradients.
 
-        A weight that is not finite makes the loss or a gradient so, in this very look.
+        A non-finite weight makes the loss or a gradient non-finite in the same look.
         """
-        self.gradients.fill(self.waiting, self._gradients())
-        self.held.fill(self.waiting + 1, self.weights)
-        line = self.gradients.buffer[self.waiting]
-        self.waiting += 1
-        total = line.sum()
-        on_cpu = self.device.type == "cpu"
-        if not on_cpu or not math.isfinite(total):  # float32 sums of finite numbers may overflow
-            total = self.held.wide(line).sum()
-        if self.waiting == self.block:
-            self._measure_block()
-        if on_cpu:  # plain numbers cost one call; on a GPU they would cost a wait
-            return torch.tensor([loss.item(), 0 * total.item()])
-        return torch.stack([loss.detach().float().reshape(()), total.mul(0).float()])
+        return self.row(loss, self.hold(full))
 
-    def _measure_block(self) -> None:
-        found, last = self._statistics(), self.held.buffer[self.waiting]
-        self.held.buffer[0].copy_(last)
-        self.blocks.append(found)
-        self.waiting = 0
+    def hold(self, full: bool = True) -> float | torch.Tensor:
+        """Measure the gradients and weights of this step; returns the norm of all gradients."""
+        parts = [part for part in self._apart(self._gradients()) if part]
+        norms = [group.look(part) for group, part in zip(self.groups, parts, strict=True)]
+        self.looks += 1
+        if full:
+            self.measure_in_full()
+        return norms[0] if torch.is_tensor(norms[0]) else bounded(math.hypot(*norms))
 
-    def _statistics(self) -> torch.Tensor:
-        """(statistic, look, parameter) of the looks that wait: three norms, sum, near-zero share, both extremes."""
-        held, looks = self.held, self.waiting
-        gradient, before, weight = self.gradients.buffer[:looks], held.buffer[:looks], held.buffer[1 : looks + 1]
-        lines = gradient, weight, torch.sub(weight, before, out=self.scratch[:looks])
-        rows = torch.stack([*(torch.linalg.vector_norm(line, dim=-1).square_() for line in lines), gradient.sum(-1)])
-        totals = held.sums(rows)
-        totals[:3].sqrt_()
-        on_cpu = self.device.type == "cpu"  # float64 costs a GPU less than to wait for an answer
-        values = totals.tolist() if on_cpu else None
-        # Look by look: what one look shows must not hang on those that happen to be measured with it.
-        far = [look for look in range(looks) if not on_cpu or not all_finite(line[look] for line in values)]
-        if far:
-            totals[:, far] = held.sums(rows[:, far], apart=True)
-            totals[:3, far] = torch.stack([held.norms(safe=True, values=line[far]) for line in lines])
-        if on_cpu:
-            for line, look, index in out_of_range(values[:3]):
-                if look not in far:
-                    totals[line, look, index] = held.part(lines[line][look], index).double().norm()
-        close = range(looks)
-        if on_cpu:
-            close = [look for look in close if nearly_equal(values[0][look], values[3][look], self.counts)]
-        if len(close):
-            looked = sum(block.shape[1] for block in self.blocks)
-            exact = _exact_deviation(held, torch.stack([gradient[look] for look in close]))[1]
-            self.spreads |= {looked + look: spread for look, spread in zip(close, exact, strict=True)}
-        return torch.cat([totals, self._near_zero(gradient)[None], held.extremes(gradient)])
+    def measure_in_full(self) -> None:
+        """Measure the extremes and the near-zero shares of the last look too, if that was not done."""
+        if self.looks - 1 not in self.in_full:
+            found = [full_statistics(*each) for each in zip(self._gradients(), self.places, strict=True)]
+            self.in_full[self.looks - 1] = torch.stack(found, 1)
 
-    def _spread_places(self) -> torch.Tensor:
-        """Where in the line of gradients the sampled entries lie.
+    def row(self, loss: torch.Tensor, norm: float | torch.Tensor) -> tuple[float, float] | torch.Tensor:
+        """The loss of a step beside what `hold` returned for it."""
+        if torch.is_tensor(norm):  # not a CPU: plain numbers would make it wait
+            return torch.stack([loss.detach().to(norm).reshape(()), norm])
+        return loss.item(), norm
 
-        Multiples of the golden ratio fall evenly whatever the shape; equal steps would hit some columns alone.
-        """
-        golden = torch.arange(COUNTED, dtype=torch.float64).mul_((math.sqrt(5) - 1) / 2).frac_()
-        chosen = []
-        for start, count in zip(self.held.starts, (weight.numel() for weight in self.weights), strict=True):
-            spread = golden.mul(count).long().sort().values if count > COUNTED else torch.arange(count)
-            chosen.append(start + spread)
-        places = torch.zeros(self.sample.real.shape, dtype=torch.long, device=self.device)
-        places[self.sample.real == 1] = torch.cat(chosen).to(self.device)
-        return places.view(-1)
-
-    def _near_zero(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Share of near-zero entries in the sample of each gradient: (look, parameter)."""
-        chosen = gradient.flatten(1).index_select(1, self.places).view(-1, *self.limits.shape)
-        return self.sample.sums(chosen.abs_().lt_(self.limits).sum(-1)).div_(self.sample.counts)
+    def _apart(self, ordered: list) -> tuple[list, list]:
+        """The large ones and the small ones."""
+        return ordered[: self.count_large], ordered[self.count_large :]
 
     def _gradients(self) -> list[torch.Tensor]:
-        gradients = [weight.grad for weight in self.weights]
+        """Of the large parameters first."""
+        gradients = [weight.grad for weight in self.ordered]
         for index, gradient in enumerate(gradients):
             if gradient is None:
-                self.without_gradient.add(self.names[index])
-                gradients[index] = torch.zeros_like(self.weights[index])
+                self.without_gradient.add(self.names[self.order[index]])
+                gradients[index] = torch.zeros_like(self.ordered[index])
         return gradients
 
-    def traces(self, rows: list[torch.Tensor]) -> dict[str, np.ndarray]:
-        """The losses of the rows of `measure`, and what was measured: norms per layer, statistics per parameter."""
-        count = self.held.counts.cpu().numpy()
-        blocks = [*self.blocks, self._statistics()] if self.waiting else self.blocks
-        table = torch.cat(blocks, 1).cpu().double().numpy() if blocks else np.zeros((7, 0, len(self.names)))
-        gradient, weight, moved, total, small, low, high = table
-        update = np.concatenate([moved[1:], self._last_update()[None]]) if len(moved) else moved
-        mean = total / count
-        with np.errstate(all="ignore"):  # a diverged run holds inf and NaN, and shows them
-            spread = np.sqrt(np.maximum(gradient**2 / count - mean**2, 0))
-            for look, exact in self.spreads.items():
-                spread[look] = exact.cpu().numpy()
+    def traces(self, rows: list) -> dict[str, np.ndarray]:
+        """The losses from the rows of `measure`, and what was measured: norms per layer, statistics per parameter."""
+        forward = np.argsort(self.order)
+        found = [group.table() for group in self.groups]
+        table = np.concatenate([each for each, _ in found], axis=2)[:, :, forward]
+        gradient, weight, moved, total = table
+        deviation = np.concatenate([each for _, each in found], axis=1)[:, forward]
+        in_full = torch.stack(list(self.in_full.values()), 1).cpu().double().numpy() if self.in_full else table[1:, :0]
+        in_full = [held_until_next(line, list(self.in_full), self.looks) for line in in_full]
+        small, low, high = (line[:, forward] if self.in_full else line for line in in_full)
+        last = np.concatenate([group.last_update() for group in self.groups])[forward]
+        update = np.concatenate([moved[1:], last[None]]) if len(moved) else moved
+        with np.errstate(all="ignore"):  # a diverged run has inf and NaN in its traces
             norms = {"grad_norm": gradient, "weight_norm": weight, "update_norm": update}
             traces = {name: self._per_layer(values) for name, values in norms.items()}
             traces["update_ratio"] = traces["update_norm"] / np.maximum(traces["weight_norm"], 1e-30)
             traces["grad_norm_total"] = np.sqrt((gradient**2).sum(1))
         return traces | {
-            "loss": torch.stack(rows)[:, 0].cpu().double().numpy() if rows else np.zeros(0),
-            "grad_mean": mean,
-            "grad_std": spread,
+            "loss": first_column(rows),
+            "grad_mean": total / np.array([each.numel() for each in self.weights]),
+            "grad_std": deviation,
             "grad_min": low,
             "grad_max": high,
             "grad_near_zero": small,
         }
-
-    def _last_update(self) -> np.ndarray:
-        """Norms of the update since the last look."""
-        before = self.held.views[self.waiting]
-        pairs = zip(self.weights, before, strict=True)
-        return torch.stack([(now.detach().double() - then).norm() for now, then in pairs]).cpu().numpy()
 
     def _per_layer(self, norms: np.ndarray) -> np.ndarray:
         owner = np.array([self.layers.index(layer_of(name)) for name in self.names])
@@ -188,25 +147,177 @@ class WeightMeter:
         return np.sqrt(squares)
 
 
-def all_finite(lists) -> bool:
-    return math.isfinite(sum(sum(values) for values in lists))  # float32 numbers cannot add up to infinity in float64
+class TensorGroup:
+    """Some parameters, measured at every look: three norms and the sum of the gradient of each.
+
+    A subclass measures in `look` and appends to `blocks` what `table` joins: (four lines, looks, parameters).
+    """
+
+    def __init__(self, weights: list[torch.Tensor]):
+        self.weights = weights
+        self.counts = [weight.numel() for weight in weights]
+        self.looks = 0
+        self.blocks: list[torch.Tensor] = []
+        self.deviations: dict[tuple[int, int], float] = {}  # (look, parameter): standard deviations in two passes
+
+    def look(self, gradients: list[torch.Tensor]) -> float | torch.Tensor:
+        """Measure these gradients, the weights, and what the last update did; returns the norm of the gradients."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it measures")
+
+    def before(self) -> list[torch.Tensor]:
+        """The weights at the last look."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where it keeps the weights")
+
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """(three norms and the sum, look, parameter), and the standard deviations of the gradients."""
+        blocks = self.blocks
+        table = torch.cat(blocks, 1).cpu().double().numpy() if blocks else np.zeros((4, 0, len(self.counts)))
+        gradient, _, _, total = table
+        with np.errstate(all="ignore"):  # a diverged run has inf and NaN
+            deviation = np.sqrt(np.maximum(gradient**2 / self.counts - (total / self.counts) ** 2, 0))
+        for place, exact in self.deviations.items():
+            deviation[place] = exact
+        return table, deviation
+
+    def last_update(self) -> np.ndarray:
+        """Norms of the update since the last look."""
+        pairs = zip(self.weights, self.before(), strict=True)
+        return torch.stack([(now.detach().double() - then).norm() for now, then in pairs]).cpu().numpy()
+
+    def remeasure(self, row: torch.Tensor, look: int, entries) -> None:
+        """In float64: norms that are too small or too large for float32 squares, and the standard deviations of
+        gradients whose entries are so close to their mean that rounding would lose them.
+
+        `entries(line, parameter)` is a gradient, a weight or an update.
+        """
+        *norms, sums = row.tolist()
+        for line, values in enumerate(norms):
+            if not (min(values) > SMALL and sum(values) < BIG):  # NaN too
+                for index, value in enumerate(values):
+                    if not SMALL < value < BIG:
+                        norm = float(torch.linalg.vector_norm(entries(line, index).double()))
+                        row[line, index] = bounded(norm)
+        for index, (norm, total, count) in enumerate(zip(norms[0], sums, self.counts, strict=True)):
+            if not total**2 < 0.99 * count * norm**2:  # NaN too
+                exact = entries(0, index).double()
+                row[3, index] = exact.sum()
+                self.deviations[look, index] = float(exact.std(correction=0))
 
 
-def out_of_range(norms: list[list[list[float]]]) -> list[tuple[int, int, int]]:
-    """Which norms (line, look, parameter) are so small or so large that float32 squares cannot be trusted?"""
-    return [
-        (line, look, index)
-        for line, looks in enumerate(norms)
-        for look, values in enumerate(looks)
-        if not (min(values) > SMALL and max(values) < BIG)
-        for index, value in enumerate(values)
-        if not SMALL < value < BIG
-    ]
+class LargeTensors(TensorGroup):
+    """Measured at once and where they are: to copy their gradients would cost more than a call for each."""
+
+    def __init__(self, weights: list[torch.Tensor]):
+        super().__init__(weights)
+        self.on_cpu = weights[0].device.type == "cpu"
+        # On a GPU norms are taken in float64, which costs less than to synchronise and find out where it is needed.
+        self.dtype = torch.float32 if self.on_cpu or weights[0].device.type == "mps" else torch.float64
+        self.kept = [torch.zeros_like(weight, dtype=torch.float32).copy_(weight) for weight in weights]
+
+    def before(self) -> list[torch.Tensor]:
+        return self.kept
+
+    def look(self, gradients: list[torch.Tensor]) -> float | torch.Tensor:
+        torch._foreach_sub_(self.kept, self.weights)  # now the updates, until the weights are copied again
+        lines = gradients, self.weights, self.kept
+        norms = [norm for line in lines for norm in torch._foreach_norm(line, 2, self.dtype)]
+        row = torch.stack([*norms, *(gradient.sum(dtype=self.dtype) for gradient in gradients)]).view(4, -1)
+        if self.on_cpu:
+            self.remeasure(row, self.looks, lambda line, index: lines[line][index])
+        torch._foreach_copy_(self.kept, self.weights)
+        self.blocks.append(row[:, None])
+        self.looks += 1
+        norm = torch.linalg.vector_norm(row[0].double() if self.on_cpu else row[0])
+        return float(norm) if self.on_cpu else torch.where(norm.isfinite(), norm.clamp_max(HUGE), norm).float()
 
 
-def nearly_equal(norms: list[float], sums: list[float], counts: list[float]) -> bool:
-    """Are the entries of any tensor so close to their mean that its spread would be lost in rounding?"""
-    return any(total**2 > 0.99 * count * norm**2 for norm, total, count in zip(norms, sums, counts, strict=True))
+class SmallTensors(TensorGroup):
+    """Copied into one buffer, and measured a block of looks together: a call costs more than the work on a bias."""
+
+    def __init__(self, weights: list[torch.Tensor]):
+        super().__init__(weights)
+        shapes, device = [weight.shape for weight in weights], weights[0].device
+        self.gradients = PackedTensors(shapes, device, copies=BLOCK)
+        self.held = PackedTensors(shapes, device, copies=1 + BLOCK)  # before the block, and at each look
+        self.held.fill(0, weights)
+        self.waiting = 0  # looks copied and not yet measured
+
+    def before(self) -> list[torch.Tensor]:
+        return self.held.views[self.waiting]
+
+    def look(self, gradients: list[torch.Tensor]) -> float:
+        self.gradients.fill(self.waiting, gradients)
+        self.held.fill(self.waiting + 1, self.weights)
+        line = self.gradients.buffer[self.waiting]
+        self.waiting += 1
+        self.looks += 1
+        norm = float(torch.linalg.vector_norm(line))
+        if not norm < BIG:  # float32 squares may have overflowed
+            norm = float(torch.linalg.vector_norm(line.double()))
+        if self.waiting == BLOCK:
+            self.blocks.append(self._statistics())
+            self.held.buffer[0].copy_(self.held.buffer[self.waiting])
+            self.waiting = 0
+        return norm
+
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        measured, self.blocks = self.blocks, [*self.blocks, *([self._statistics()] if self.waiting else [])]
+        try:
+            return super().table()
+        finally:
+            self.blocks = measured  # those that wait are measured again when their block is full
+
+    def _statistics(self) -> torch.Tensor:
+        """(three norms and the sum, look, parameter) of the looks that wait."""
+        held, looks, first = self.held, self.waiting, self.looks - self.waiting
+        gradient, weight = self.gradients.buffer[:looks], held.buffer[1 : looks + 1]
+        lines = gradient, weight, weight - held.buffer[:looks]
+        rows = torch.stack([*(torch.linalg.vector_norm(line, dim=-1).square_() for line in lines), gradient.sum(-1)])
+        totals = held.sums(rows)
+        totals[:3].sqrt_()
+        for look in range(looks):  # one by one: the numbers of a look must not depend on its neighbours
+            self.remeasure(
+                totals[:, look], first + look, lambda line, index, look=look: held.part(lines[line][look], index)
+            )
+        return totals
+
+
+def bounded(norm: float) -> float:
+    """A norm of finite entries may be beyond float32, which must not read as infinity."""
+    return min(norm, HUGE) if math.isfinite(norm) else norm
+
+
+def sampled_places(count: int) -> torch.Tensor:
+    """The entries of a parameter that are sampled: all, or COUNTED of them.
+
+    Multiples of the golden ratio are evenly distributed whatever the shape; equal steps would miss columns.
+    """
+    if count <= COUNTED:
+        return torch.arange(count)
+    golden = torch.arange(COUNTED, dtype=torch.float64).mul_((math.sqrt(5) - 1) / 2).frac_()
+    return golden.mul_(count).long().sort().values
+
+
+def full_statistics(gradient: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The share of near-zero entries among the sampled ones, the smallest and the largest entry."""
+    flat = gradient.reshape(-1)
+    small = flat.index_select(0, places).float().abs_().lt_(NEAR_ZERO).mean()
+    return torch.stack([small, *(extreme.float() for extreme in flat.aminmax())])
+
+
+def held_until_next(values: np.ndarray, measured: list[int], steps: int) -> np.ndarray:
+    """One row per step from rows of the measured steps: each stands until the next one is measured."""
+    if len(measured) == steps:
+        return values
+    latest = np.searchsorted(np.asarray(measured), np.arange(steps), side="right") - 1
+    return values[latest] if len(values) else np.full((steps, *values.shape[1:]), np.nan)
+
+
+def first_column(rows: list) -> np.ndarray:
+    """The losses of the rows that a recorder has noted: of tensors where they stayed on a device."""
+    if rows and torch.is_tensor(rows[0]):
+        return torch.stack(rows)[:, 0].cpu().double().numpy()
+    return np.array([row[0] for row in rows], dtype=np.float64)
 
 
 def layer_of(parameter: str) -> str:
@@ -215,17 +326,20 @@ def layer_of(parameter: str) -> str:
 
 
 class ActivationMeter:
-    """Mean, spread and saturation of the inputs, of every activation and of the outputs, on part of each batch."""
+    """Mean, standard deviation and saturation of inputs, activations and outputs, on part of each batch."""
 
     def __init__(self, model: nn.Module, called: nn.Module | None = None):
         """`called` is the module that the loop calls, where that is a wrapper around the model."""
         self.called = called or model
-        self.modules = {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
+        self.modules = activations_of(model)
         self.latest: dict[str, torch.Tensor] = {}
-        self.formats: set[torch.dtype] = set()  # in which the net answered
+        self.formats: set[torch.dtype] = set()  # of the outputs
         self.hooks = []
-        self.held: Segments | None = None
-        self.waiting = 0  # steps held and not yet measured
+        self.held: PackedTensors | None = None
+        self.ranges: torch.Tensor | None = None
+        self.waiting = 0  # steps copied and not yet measured
+        self.listening = True  # to the forward passes
+        self.measured: list[int] = []  # the steps that were kept
         self.blocks: list[torch.Tensor] = []
 
     @property
@@ -242,37 +356,48 @@ class ActivationMeter:
             hook.remove()
         self.latest.clear()
 
+    def listen(self, listening: bool) -> None:
+        """Whether the next step will be kept: if not, its forward pass costs nothing and holds no memory."""
+        self.listening = listening
+        if not listening:
+            self.latest.clear()
+
     def _note_inputs(self, _, inputs, named) -> None:
-        self.latest["inputs"] = given(inputs, named)
+        if self.listening:
+            self.latest["inputs"] = given(inputs, named)
 
     def _noter(self, name: str):
         latest = self.latest
 
         def note(_, __, output):
+            if not self.listening:
+                return
             output = output if torch.is_tensor(output) else first_tensor(output)
             latest[name] = output[:SAMPLES].detach().clone() if output.numel() > LARGE else output
 
         return note
 
     @torch.no_grad()
-    def keep(self) -> None:
-        """Copy what the last forward pass showed; measure when a block of steps is full."""
+    def keep(self, step: int) -> None:
+        """Copy the activations of the last forward pass; measure when a block of steps is full."""
+        self.measured.append(step)
         latest, names = self.latest, self.names
-        if len(latest) < len(names):  # modules that the net has and does not use, or a net not called
+        if len(latest) < len(names):  # modules that the forward pass does not use, or no forward pass
             nothing = torch.full((1,), float("nan"))
             latest |= {name: nothing for name in names if latest.get(name) is None}
         tensors = [latest[name][:SAMPLES] for name in names]
         self.formats.add(tensors[-1].dtype)
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
             self.settle()
-            self.held = Segments([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
+            self.held = PackedTensors([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
+            self.ranges = self._saturation_ranges(tensors[0].device)
         self.held.fill(self.waiting, tensors)
         self.waiting += 1
         if self.waiting == BLOCK:
             self.settle()
 
     def settle(self) -> None:
-        """Measure what waits."""
+        """Measure the steps that wait."""
         if self.waiting:
             self.blocks.append(self._statistics(self.waiting))
             self.waiting = 0
@@ -281,40 +406,49 @@ class ActivationMeter:
         """(statistic, step, activation): mean, standard deviation and saturated share."""
         held = self.held
         values = held.buffer[:steps]
+        if held.buffer.device.type != "cpu":  # to ask whether it is needed would make a GPU wait
+            mean, deviation = _exact_deviation(held, values)
+            return torch.stack([mean, deviation, self._saturated(values)])
         mean = held.sums(values.sum(-1)) / held.counts
         deviation = _deviation(held, values, mean)
         far = ~((deviation > SMALL) & (deviation < BIG)).all(1)
-        if bool(far.any()):  # those steps alone: a step's numbers must not hang on its neighbours
+        if bool(far.any()):  # those steps alone: a step's numbers must not depend on its neighbours
             mean[far], deviation[far] = _exact_deviation(held, values[far])
         return torch.stack([mean, deviation, self._saturated(values)])
 
     def _saturated(self, values: torch.Tensor) -> torch.Tensor:
-        ranges = [SATURATION.get(type(self.modules.get(name)), (0.0, float("nan"))) for name in self.names]
-        if all(width != width for _, width in ranges):  # nothing here can saturate
-            return values.new_full((len(values), len(ranges)), float("nan"))
-        centre, width = values.new_tensor(ranges)[self.held.owner].T.unsqueeze(-1)
+        if self.ranges is None:  # nothing here can saturate
+            return values.new_full((len(values), len(self.names)), float("nan"))
+        centre, width = self.ranges[self.held.owner].T.unsqueeze(-1)
         outside = (values - centre).abs_().gt_(width).mul_(self.held.real)
         share = self.held.sums(outside.sum(-1)) / self.held.counts
-        return torch.where(values.new_tensor(ranges)[:, 1].isnan(), float("nan"), share)
+        return torch.where(self.ranges[:, 1].isnan(), float("nan"), share)
 
-    def traces(self) -> dict[str, np.ndarray]:
+    def _saturation_ranges(self, device: torch.device) -> torch.Tensor | None:
+        """Centre and half width for each activation; NaN where it cannot saturate, None where nothing can."""
+        ranges = [SATURATION.get(type(self.modules.get(name)), (0.0, float("nan"))) for name in self.names]
+        return None if all(width != width for _, width in ranges) else torch.tensor(ranges).to(device)
+
+    def traces(self, steps: int) -> dict[str, np.ndarray]:
+        """One row for each of these steps; a step that was not kept has the values of the last one that was."""
         blocks = [*self.blocks, self._statistics(self.waiting)] if self.waiting else self.blocks
         if not blocks:
             return {}
-        mean, deviation, saturated = torch.cat(blocks, dim=1).cpu().numpy()
+        values = torch.cat(blocks, dim=1).cpu().numpy()
+        mean, deviation, saturated = (held_until_next(line, self.measured, steps) for line in values)
         return {"activation_mean": mean, "activation_std": deviation, "activation_saturated": saturated}
 
 
-def _deviation(held: Segments, values: torch.Tensor, mean: torch.Tensor, apart: bool = False) -> torch.Tensor:
+def _deviation(held: PackedTensors, values: torch.Tensor, mean: torch.Tensor, apart: bool = False) -> torch.Tensor:
     """In two passes: the one-pass formula was wrong by 4500x on a collapsed sigmoid layer."""
     centred = (values - mean[:, held.owner, None]).mul_(held.real)
-    drift = held.sums(centred.sum(-1), apart) / held.counts  # what rounding left in of the mean
+    drift = held.sums(centred.sum(-1), apart) / held.counts  # the part of the mean that rounding left in
     squares = held.sums(torch.linalg.vector_norm(centred, dim=-1).square(), apart) / held.counts
     return (squares - drift**2).clamp_min(0).sqrt()
 
 
-def _exact_deviation(held: Segments, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation in float64, for tiny and huge values; what is not finite stays in its own tensor."""
+def _exact_deviation(held: PackedTensors, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation in float64, for tiny and huge values; NaN stays in its own tensor."""
     values = held.wide(values)
     mean = held.sums(values.sum(-1), apart=True) / held.counts
     return mean.float(), _deviation(held, values, mean, apart=True).float()
@@ -325,9 +459,8 @@ class Probe:
 
     def __init__(self, model: nn.Module, loss, x: torch.Tensor, y: torch.Tensor, autocast=contextlib.nullcontext):
         self.model, self.loss, self.x, self.y, self.autocast = model, loss, x, y, autocast
-        named = list(model.named_modules())
-        self.activations = {name: module for name, module in named if isinstance(module, ACTIVATIONS)}
-        self.attentions = {name: module for name, module in named if isinstance(module, AttentionWeights)}
+        self.activations = activations_of(model)
+        self.attentions = {name: each for name, each in model.named_modules() if isinstance(each, AttentionWeights)}
         self.heads: tuple[str, ...] = ()
 
     @torch.no_grad()
@@ -340,7 +473,7 @@ class Probe:
         if not self.y.is_floating_point() and result.ndim == 2:
             found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
         hidden = [outputs[name].float() for name in self.activations]
-        nothing = torch.full((), float("nan"), device=self.x.device)  # inputs and outputs are not units
+        nothing = torch.full((), float("nan"), device=self.x.device)  # inputs and outputs have no units
         found["dead"] = torch.stack([nothing, *map(dead_share, hidden), nothing])
         found["twins"] = torch.stack([nothing, *map(twin_share, hidden), nothing])
         everything = (value[:HISTOGRAM_SAMPLES] for value in (self.x.float(), *hidden, result.float()))
@@ -353,56 +486,61 @@ class Probe:
         return found
 
 
+def activations_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The activations by name; a net that is one itself has no name of its own."""
+    return {name or "net": each for name, each in model.named_modules() if isinstance(each, ACTIVATIONS)}
+
+
 def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of each sample alone: one call where torch can keep them apart, else one call per sample."""
+    """The loss of each sample: one call with `reduction="none"` where that is possible, else one call per sample."""
     if loss is nn.functional.cross_entropy and outputs.ndim == 2:
         return loss(outputs, targets, reduction="none")
     return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
 def given(inputs: tuple, named: dict) -> torch.Tensor | None:
-    """What a module was called with: nearly always one tensor, and then there is nothing to search."""
+    """The input tensor of a module: nearly always the first argument, else the first tensor in the arguments."""
     if inputs and torch.is_tensor(inputs[0]) and inputs[0].is_floating_point():
         return inputs[0]
     return first_tensor((inputs, named))
 
 
 def first_tensor(thing) -> torch.Tensor | None:
-    """The first tensor of floating-point numbers, or else of any, in what a module was given or gave."""
+    """The first floating-point tensor, or else the first tensor, in the inputs or outputs of a module."""
     if torch.is_tensor(thing):
         return thing
     parts = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, tuple | list) else ()
     found = [tensor for part in parts if (tensor := first_tensor(part)) is not None]
     if isinstance(thing, Mapping) and torch.is_tensor(thing.get("logits")):
-        return thing["logits"]  # what many model libraries call their outputs
+        return thing["logits"]  # the name of the outputs in many model libraries
     return next((tensor for tensor in found if tensor.is_floating_point()), found[0] if found else None)
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:
-    """Share of units that are silent on every sample."""
+    """Share of units that are zero on every sample."""
     return (by_unit(activation).abs().amax(0) <= SILENT).float().mean()
 
 
 def by_unit(activation: torch.Tensor) -> torch.Tensor:
-    """One column per unit: channels of a picture, else the last axis."""
+    """One column per unit: the channels of an image, else the last axis."""
     units = activation.transpose(1, -1) if activation.ndim == 4 else activation
     return units.flatten(0, -2)
 
 
 def twin_share(activation: torch.Tensor) -> torch.Tensor:
-    """Share of units that are not silent and always do what another unit does."""
+    """Share of units that are not dead and compute the same as another unit."""
     units = by_unit(activation[:HISTOGRAM_SAMPLES])
-    weights = torch.linspace(1, 2, len(units), device=units.device)  # so that a shuffled answer is another answer
-    answers, size = weights @ units, (weights @ units.abs()).clamp_min(SILENT)
-    order = answers.argsort()
-    close = answers[order].diff().abs() <= TWIN * size[order][1:]
+    weights = torch.linspace(1, 2, len(units), device=units.device)  # permuted activations sum differently
+    sums, size = weights @ units, (weights @ units.abs()).clamp_min(SILENT)
+    order = sums.argsort()
+    close = sums[order].diff().abs() <= TWIN * size[order][1:]
     loud = size[order] > SILENT
     false = torch.zeros(1, dtype=torch.bool, device=units.device)
     return ((torch.cat([false, close]) | torch.cat([close, false])) & loud).float().mean()
 
 
 def histogram(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counts in equal bins between the smallest and the largest value, without waiting for the device."""
+    """Counts in equal bins between the smallest and the largest value, without synchronising."""
     low, high = values.aminmax()
     place = ((values - low) / (high - low).clamp_min(1e-30) * BINS).nan_to_num_(0).clamp_(0, BINS - 1).long()
     counts = torch.zeros(BINS, device=values.device).scatter_add_(0, place.flatten(), torch.ones_like(values).flatten())
@@ -410,33 +548,5 @@ def histogram(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def entropy(attention: torch.Tensor) -> torch.Tensor:
-    """Mean entropy of each head's attention in nats: ln(tokens) looks everywhere, 0 at one token."""
+    """Mean entropy of each head's attention in nats: ln(tokens) attends to all alike, 0 to one token."""
     return -(attention * attention.clamp_min(1e-30).log()).sum(-1).mean((0, 2))
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module):
-    """Eval mode inside; afterwards every module is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextlib.contextmanager
-def captured(modules: dict[str, nn.Module]):
-    """The outputs of some modules during the next forward pass."""
-    outputs: dict[str, torch.Tensor] = {}
-
-    def keeper(name):
-        return lambda _, __, output: outputs.__setitem__(name, output[0] if type(output) is tuple else output)
-
-    hooks = [module.register_forward_hook(keeper(name)) for name, module in modules.items()]
-    try:
-        yield outputs
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -5,23 +5,19 @@ import torch
 ROW = 256  # entries per row: short enough to waste little on biases, long enough for fast row sums
 
 
-class Segments:
+class PackedTensors:
     """Copies of a fixed list of tensors, each in whole rows of one float32 buffer, padded with zeros.
 
     A per-tensor sum is a sum over rows and one small matrix product, whatever the number of tensors:
-    a tutorial's `.norm()` per parameter costs 20 calls on a 10-layer net, this costs two.
-    `copies` lists of tensors of the same shapes (gradients, weights, ...) lie side by side.
+    `.norm()` per parameter costs 20 calls on a 10-layer net, this costs two.
+    `copies` lists of tensors of the same shapes (gradients, weights, ...) are stored side by side.
     """
 
     def __init__(self, shapes: list[torch.Size], device: torch.device, copies: int = 1):
         self.shapes = list(shapes)
         counts = [shape.numel() for shape in self.shapes]
-        rows = [-(-count // ROW) for count in counts]
+        self.rows_each = rows = [-(-count // ROW) for count in counts]
         self.buffer = torch.zeros(copies, sum(rows), ROW, device=device)
-        self.rows_each = rows
-        self.counts = torch.tensor(counts, dtype=torch.float32, device=device)
-        self.owner = torch.arange(len(rows), device=device).repeat_interleave(torch.tensor(rows, device=device))
-        self._member = torch.nn.functional.one_hot(self.owner, len(rows)).float()
         self.starts = starts = [ROW * sum(rows[:index]) for index in range(len(rows))]
         flat = self.buffer.view(copies, -1)
         self.views = [
@@ -31,10 +27,16 @@ class Segments:
             ]
             for line in flat
         ]
-        self.padding = torch.tensor([ROW * row for row in rows], device=device) - self.counts
-        self.real = torch.zeros_like(self.buffer[0])  # 1 where there is an entry, 0 where there is padding
+        # The tables are made on the CPU, and copied to the device: there it would have to wait for them.
+        owner = torch.arange(len(rows)).repeat_interleave(torch.tensor(rows, dtype=torch.long))
+        real = torch.zeros(sum(rows), ROW)
         for start, count in zip(starts, counts, strict=True):
-            self.real.view(-1)[start : start + count] = 1
+            real.view(-1)[start : start + count] = 1
+        self.is_real = real == 1  # on the CPU: where there is an entry, and no padding
+        self.real = real.to(device)
+        self.counts = torch.tensor(counts, dtype=torch.float32).to(device)
+        self.owner = owner.to(device)
+        self._member = torch.nn.functional.one_hot(owner, len(rows)).float().to(device)
 
     def fill(self, copy: int, tensors) -> None:
         """Copy the tensors in; other precisions become float32."""
@@ -43,8 +45,8 @@ class Segments:
     def sums(self, rows: torch.Tensor, apart: bool = False) -> torch.Tensor:
         """Sums per tensor of values given per row: (..., rows) -> (..., tensors).
 
-        One matrix product; but in it an infinity of one tensor becomes NaN in all of them (inf x 0 is NaN).
-        `apart` adds up each tensor's own rows alone.
+        One matrix product, in which an infinity of one tensor becomes NaN in all of them (inf x 0 is NaN).
+        `apart` adds up the rows of each tensor separately.
         """
         if apart:
             return torch.stack([part.sum(-1) for part in rows.split(self.rows_each, -1)], -1)

@@ -1,31 +1,91 @@
-"""The Recorder: one look per step, when gradients are ready and weights are not yet changed."""
+"""The Recorder: one look per step, after `loss.backward()` and before `optimizer.step()`."""
 
 import contextlib
 import math
+from typing import Any
 
 import numpy as np
 import torch
 
-from labkit.recording.sample_log import Ledger
-from labkit.recording.meters import ActivationMeter, Probe, WeightMeter
-from labkit.recording.run import Run
+from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column
 from labkit.recording.nan_hunt import hunt
+from labkit.recording.run import Run
+from labkit.recording.sample_log import SampleLog
 
-CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check makes it wait; on a CPU every step
-PATIENCE = 5  # non-finite losses in a row after which a run is given up; one alone may be a batch that was skipped
+CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check synchronises; on a CPU every step is checked
+# Measured in full, that is with activations, extremes and near-zero shares: the first steps, where most failures show;
+# then every eighth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
+FIRST_FULL, FULL_EVERY, AFTER_JUMP = 50, 8, 8
+# Standard deviations above the running mean of the last MEMORY steps or so. 30 healthy runs of the catalogue jump twice
+# in 10,750 steps; a corrupt batch always does.
+JUMP, MEMORY = 6.0, 64
+PATIENCE = 5  # consecutive non-finite losses that end a run; a single one may be a batch that the loop skips
+
+
+class FullSteps:
+    """Which steps are measured in full: the first ones, every n-th, and those after a jump."""
+
+    def __init__(self, every: int):
+        self.every = every
+        self.until = FIRST_FULL
+        self.after_jumps: list[int] = []  # steps that are measured in full for no other reason
+        self.loss, self.norm = RunningMean(), RunningMean()
+
+    def __contains__(self, step: int) -> bool:
+        return step % self.every == 0 or step < self.until
+
+    def jumped(self, step: int, loss: float, norm: float, taken: int) -> bool:
+        """Did the loss or the gradient norm of this step jump? Then the next ones are measured in full.
+
+        `taken`: the steps taken so far. Where checks come late, as on a GPU, this step is no longer the last.
+        """
+        loss_jumped, norm_jumped = self.loss.jumped(loss), self.norm.jumped(norm)  # both remember
+        if not (loss_jumped or norm_jumped) or self.every == 1:
+            return False
+        for later in range(max(taken, self.until), taken + AFTER_JUMP):
+            if later not in self:
+                self.after_jumps.append(later)
+        self.until = max(self.until, taken + AFTER_JUMP)
+        return True
+
+    def facts(self, steps: int) -> dict:
+        also = [step for step in self.after_jumps if step < steps]
+        return {"first": FIRST_FULL, "every": self.every, "also": also}
+
+
+class RunningMean:
+    """The mean and the variance of a number over the last MEMORY steps or so, to tell a jump from noise."""
+
+    def __init__(self):
+        self.seen, self.mean, self.variance = 0, 0.0, 0.0
+
+    def jumped(self, value: float) -> bool:
+        """Is this value far above those before it? Remembers it, unless it is not finite."""
+        if not math.isfinite(value):
+            return True
+        off = value - self.mean
+        far = self.seen >= FIRST_FULL and off > 0 and off * off > JUMP * JUMP * self.variance
+        self.seen += 1
+        weight = max(1 / self.seen, 1 / MEMORY)
+        self.mean += weight * off
+        self.variance = (1 - weight) * (self.variance + weight * off * off)
+        return far
 
 
 class LossRecorder:
-    """Notes the loss, the learning rate and the validations, and nothing else: the bare patient."""
+    """Records the loss, the learning rate and the validation results, and nothing else."""
 
     def __init__(self, optimizer, device: torch.device, check_every: int | None = None):
         self.optimizer = optimizer
         self.check_every = check_every or (1 if device.type == "cpu" else CHECK_EVERY)
-        self.rows, self.lrs, self.scales, self.evaluations = [], [], [], []
+        self.rows: list[tuple[float, ...] | torch.Tensor] = []  # tensors where they stay on a device
+        self.lrs: list[float] = []
+        self.scales: list[float | torch.Tensor] = []
+        self.evaluations: list[dict] = []
         self.events: list[dict] = []
         self.first_nonfinite: dict | None = None
         self.bad_losses = 0  # in a row
-        self.checked = 0  # steps that were looked through for NaN
+        self.checked = 0  # steps already checked for NaN
 
     def __enter__(self):
         return self
@@ -39,71 +99,81 @@ class LossRecorder:
 
     @property
     def updates(self) -> int:
-        """How many updates the weights have seen."""
+        """How many updates were made."""
         return self.steps
 
     @property
     def hopeless(self) -> bool:
-        """Has the loss been non-finite for so long that nothing more can be learned?"""
+        """Has the loss been non-finite for PATIENCE steps in a row?"""
         return self.bad_losses >= PATIENCE
 
     @torch.no_grad()
-    def look(self, loss, x=None, y=None, loss_scale=1.0) -> None:
-        """The one moment: the loss of this batch, its gradients in place, the weights not yet changed."""
+    def look(
+        self,
+        loss: torch.Tensor,
+        x: torch.Tensor | None = None,
+        y: torch.Tensor | None = None,
+        loss_scale: float | torch.Tensor = 1.0,
+    ) -> None:
+        """Record one step: call it after `loss.backward()` and before `optimizer.step()`."""
         self._note(self._measure(loss, y), x, y, loss_scale)
 
-    def _note(self, row: torch.Tensor, x, y, loss_scale) -> None:
+    def _note(self, row: tuple[float, ...] | torch.Tensor, x, y, loss_scale) -> None:
         self.rows.append(row)
         self.lrs.append(self.optimizer.param_groups[0]["lr"])
         self.scales.append(loss_scale)
         if self.steps % self.check_every == 0:
             self._check(x, y)
 
-    def validate(self, **results) -> None:
-        """Note validation results after so many steps."""
+    def validate(self, **results: torch.Tensor | float) -> None:
+        """Record validation results after the steps so far."""
         plain = {f"val_{name}": each.detach() if torch.is_tensor(each) else each for name, each in results.items()}
         self.evaluations.append({"val_step": self.updates, **plain})
 
-    def run(self, recipe: dict | None = None, **facts) -> Run:
-        """All that was recorded so far, as plain arrays."""
+    def as_run(self, recipe: dict | None = None, **facts: Any) -> Run:
+        """Everything recorded so far, as plain arrays."""
         self._check()
         scales = np.array([float(scale) for scale in self.scales])
         traces = {"step": np.arange(self.steps), "lr": np.array(self.lrs), "loss_scale": scales} | self._traces()
         whole = len(scales)  # Ctrl-C in the middle of a look leaves some traces one step longer
         traces = {name: values[:whole] for name, values in traces.items()} | stacked(self.evaluations)
         facts |= {"first_nonfinite": self._placed(self.first_nonfinite, traces), **self._facts()}
-        events = tuple(self._placed(event, traces) for event in self.events)
+        events = tuple(self._placed(event, traces) or event for event in self.events)
         return Run(traces, **self._axes(), recipe=recipe or {}, facts=facts, events=events)
 
     def _placed(self, origin: dict | None, traces: dict[str, np.ndarray]) -> dict | None:
-        """The same finding with its stage and place, read off the traces where nobody looked in time."""
+        """The same finding with its stage and place, read from the traces where it was too late to replay."""
         if origin and origin["stage"] == "unknown":
             return origin | (origin_from_traces(traces, origin["step"], **self._axes()) or {})
         return origin
 
     def _check(self, x=None, y=None) -> None:
-        """Is anything non-finite since the last check? If so, and if it is new, find where it began."""
+        """Is anything non-finite since the last check? If so, and if it is new, find its origin."""
         if self.checked == self.steps:
             return
-        recent, first = self.rows[self.checked :], self.checked
-        recent = torch.stack(recent).tolist() if len(recent) > 1 else [recent[0].tolist()]
+        new: list[Any] = self.rows[self.checked :]
+        first, recent = self.checked, torch.stack(new).tolist() if torch.is_tensor(new[0]) else new
         self.checked = self.steps
         for step, row in enumerate(recent, start=first):
+            self._compare(step, row)
             fine = math.isfinite(sum(row))  # float32 numbers cannot add up to infinity in float64
             self.bad_losses = 0 if math.isfinite(row[0]) else self.bad_losses + 1
-            if fine and self.first_nonfinite:  # the bad step left no mark: somebody skipped it
+            if fine and self.first_nonfinite:  # all is finite again: the loop skipped the bad step
                 self.events.append({"kind": "skipped", **self.first_nonfinite})
                 self.first_nonfinite = None
             elif not fine and self.first_nonfinite is None:
                 self.first_nonfinite = self._origin(step, x, y)
 
-    # --- what a recorder with more instruments does more of ---
+    # --- what a recorder with more instruments overrides ---
 
-    def _measure(self, loss, y) -> torch.Tensor:
-        return loss.detach().float().reshape(1)
+    def _measure(self, loss, y) -> tuple[float, ...] | torch.Tensor:
+        return (loss.item(),) if loss.device.type == "cpu" else loss.detach().float().reshape(1)
+
+    def _compare(self, step: int, row) -> None:
+        """Look at the numbers of a step that were just checked."""
 
     def _traces(self) -> dict[str, np.ndarray]:
-        return {"loss": torch.cat(self.rows).double().cpu().numpy() if self.rows else np.zeros(0)}
+        return {"loss": first_column(self.rows)}
 
     def _axes(self) -> dict[str, tuple[str, ...]]:
         return {}
@@ -116,43 +186,74 @@ class LossRecorder:
 
 
 class Recorder(LossRecorder):
-    """Every instrument around a training loop, ours or anybody's.
+    """All instruments around a training loop, ours or your own.
 
-    `with Recorder(...)`: `look` once per step, `validate` now and then, `run` at any time.
+    `with Recorder(...)`: `look` once per step, `validate` now and then, `as_run` at any time.
     """
 
     def __init__(
-        self, model, optimizer, *, loss=None, probe=None, autocast=contextlib.nullcontext, check_every=None, called=None
+        self,
+        model,
+        optimizer,
+        *,
+        loss=None,
+        probe=None,
+        autocast=contextlib.nullcontext,
+        check_every=None,
+        full_every=FULL_EVERY,
+        called=None,
     ):
+        """`full_every=8` measures every eighth step in full, beside the first 50 and those after a jump."""
         self.model, self.loss, self.autocast = model, loss, autocast
         self.weights, self.activations = WeightMeter(model), ActivationMeter(model, called)
-        self.ledger = Ledger(model, optimizer, called)
+        self.samples = SampleLog(model, optimizer, called)
         self.probe = Probe(model, loss, *probe, autocast) if probe is not None else None
         super().__init__(optimizer, self.weights.device, check_every)
+        self.full = FullSteps(full_every)
 
     def __enter__(self):
         self.activations.attach()
-        self.ledger.attach()
+        self.samples.attach()
         return self
 
     def __exit__(self, *_) -> None:
         self.activations.detach()
-        self.ledger.detach()
+        self.samples.detach()
 
-    def validate(self, **results) -> None:
-        """Note validation results, and examine the fixed probe batch at the same time."""
-        with self.ledger.not_listening():
-            examined = self.probe.examine() if self.probe else {}  # first: Ctrl-C in here must not leave half a note
+    def validate(self, **results: torch.Tensor | float) -> None:
+        """Record validation results, and examine the fixed probe batch at the same time."""
+        with self.samples.not_listening():
+            examined = self.probe.examine() if self.probe else {}  # first: Ctrl-C in here must not leave half a record
         super().validate(**results)
-        self.evaluations[-1] |= examined | self.ledger.evaluation()
+        self.evaluations[-1] |= examined | self.samples.evaluation()
 
-    def _measure(self, loss, y) -> torch.Tensor:
-        self.ledger.step(loss, y)
-        self.activations.keep()
-        return self.weights.measure(loss)
+    def _measure(self, loss, y) -> tuple[float, ...] | torch.Tensor:
+        self.samples.step(loss, y)
+        full = self._keep_activations()
+        return self.weights.measure(loss, full)
+
+    def _keep_activations(self) -> bool:
+        """Measure the activations, if it is their turn; returns whether this step is measured in full."""
+        if self._activations_due:
+            self.activations.keep(self.steps)
+        return self.steps in self.full
+
+    @property
+    def _activations_due(self) -> bool:
+        """At steps in full; at all where checks come late: the origin of a NaN is then read from the traces."""
+        return self.check_every > 1 or self.steps in self.full
+
+    def _note(self, row, x, y, loss_scale) -> None:
+        super()._note(row, x, y, loss_scale)
+        self.activations.listen(self._activations_due)
+
+    def _compare(self, step: int, row) -> None:
+        if self.full.jumped(step, *row, taken=self.steps) and step == self.steps - 1:
+            self.weights.measure_in_full()  # of this step, whose gradients are still there
 
     def _traces(self) -> dict[str, np.ndarray]:
-        return self.weights.traces(self.rows) | self.activations.traces() | self.ledger.traces()
+        steps = self.weights.looks
+        return self.weights.traces(self.rows) | self.activations.traces(steps) | self.samples.traces()
 
     def _axes(self) -> dict[str, tuple[str, ...]]:
         heads = self.probe.heads if self.probe else ()
@@ -162,10 +263,11 @@ class Recorder(LossRecorder):
     def _facts(self) -> dict:
         silent = sorted(self.weights.without_gradient)
         facts = {"matrices": self.weights.matrices, "without_gradient": silent, "dtypes": self._dtypes()}
-        return facts | self.ledger.facts()
+        facts["measured_in_full"] = self.full.facts(self.steps)
+        return facts | self.samples.facts()
 
     def _dtypes(self) -> dict[str, list[str]]:
-        """In which formats the weights are kept, the outputs come, and the optimizer remembers."""
+        """The number formats of the weights, the outputs and the optimizer's state."""
         memory = [value for state in self.optimizer.state.values() for value in state.values()]
         kinds = {
             "weights": {weight.dtype for weight in self.weights.weights},
@@ -176,15 +278,15 @@ class Recorder(LossRecorder):
 
     def _origin(self, step: int, x, y) -> dict:
         if self.check_every > 1:
-            return {"step": step, "stage": "unknown"}  # too late to replay: `run` reads it off the traces
-        with self.ledger.not_listening():
+            return {"step": step, "stage": "unknown"}  # too late to replay: `as_run` reads it from the traces
+        with self.samples.not_listening():
             found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
-        # Weights go bad in an update, and are seen bad at the look after it.
+        # Weights become non-finite in an update, and the next look sees it.
         return {"step": max(0, step - (found["stage"] == "weights")), **found}
 
 
 def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
-    """One array per result from a list of evaluations; tensors come to the CPU here, not before."""
+    """One array per result from a list of evaluations; tensors are copied to the CPU here, not before."""
     if not evaluations:
         return {}
     as_array = {name: [one[name] for one in evaluations] for name in evaluations[0]}
@@ -195,8 +297,8 @@ def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
 
 
 def origin_from_traces(traces: dict[str, np.ndarray], since: int, *, layers, activations, **_) -> dict | None:
-    """Where non-finite values began, read off what was recorded: less exact than a replay, but never too late."""
-    order = [  # as one step goes; of layers that went bad in the same step, backward meets the last first
+    """The origin of non-finite values, read from the traces: less exact than a replay, but possible at any time."""
+    order = [  # in the order of one step; backward reaches the last layer first
         ("weights", "weight_norm", layers),
         ("inputs", "activation_mean", ("batch",)),
         ("activations", "activation_mean", activations),

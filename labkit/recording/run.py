@@ -2,13 +2,20 @@
 
 import json
 import os
-import tempfile
+import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from labkit.recording.archive import read_arrays
+from labkit.recording.files import written_whole
+from labkit.recording.soundness import problem
+from labkit.recording.traces import AXES, STEPS, TRACES, Trace, trace
+
 FORMAT = "labkit-run-1"
+PREFIX = "trace/"  # of the names of traces in a file
 
 
 class RunError(ValueError):
@@ -19,17 +26,16 @@ class NoTrace(KeyError):
     """A trace that this run does not have."""
 
     def __str__(self) -> str:  # KeyError would show the message in quotes
-        return self.args[0]
+        return str(self.args[0])
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run as its instruments saw it.
+    """One training run as its instruments recorded it.
 
-    `traces` holds one array per instrument. Its first axis is the training step (`step`) or, for
-    `val_*`, `probe_*`, `dead`, `twins`, `histogram*`, `attention_entropy` and `sample_loss_*`, the
-    evaluation (`val_step`: how many updates the weights had seen). The second axis, where there is
-    one, follows `layers`, `parameters`, `activations` or `heads`.
+    `traces` holds one array per trace; `labkit.recording.traces.TRACES` lists them all. A row is a training step
+    (`step`) or an evaluation (`val_step`: how many updates came before it), as `steps_of` says. Columns, where there
+    are any, follow `layers`, `parameters`, `activations` or `heads`, as `labels_of` says.
     """
 
     traces: dict[str, np.ndarray]
@@ -66,11 +72,32 @@ class Run:
         origin = self.facts.get("first_nonfinite")
         return f", non-finite from step {origin['step']} ({origin['stage']})" if origin else ""
 
+    def about(self, name: str) -> Trace:
+        """What is known about a trace: its entry in TRACES, or what its name and rows tell if it is not there."""
+        rows, evaluations = (len(self.traces.get(each, ())) for each in (name, "val_step"))
+        return trace(name, rows, steps=len(self), evaluations=evaluations)
+
+    def steps_of(self, name: str) -> np.ndarray:
+        """When the rows of a trace were recorded: `step`, or `val_step` where there is one row per evaluation."""
+        steps = self[self.about(name).rows]
+        if name in self and len(self[name]) != len(steps):
+            evaluations = len(self.traces.get("val_step", ()))
+            raise RunError(
+                f"trace {name!r}: expected {len(self)} rows, one per step, or {evaluations}, one per evaluation, "
+                f"got {len(self[name])}"
+            )
+        return steps
+
+    def labels_of(self, name: str) -> tuple[str, ...]:
+        """Names of the columns of a trace; empty where it has none, or where they are not known."""
+        axis = self.about(name).axis
+        return getattr(self, axis) if axis else ()
+
     @property
     def accuracy(self) -> float | None:
         """The last validation accuracy, or None where nothing was validated."""
-        values = self.traces.get("val_accuracy", ())
-        return float(values[-1]) if len(values) else None
+        values = self.traces.get("val_accuracy")
+        return float(values[-1]) if values is not None and len(values) else None
 
     @property
     def gap(self) -> np.ndarray:
@@ -79,24 +106,34 @@ class Run:
 
     @property
     def clipped(self) -> np.ndarray:
-        """At which steps the gradient was clipped: its norm, or its largest entry, passed the threshold."""
-        if "clipped" in self:  # where the threshold was changed on the way, it was noted
+        """At which steps the gradient was clipped: its norm, or its largest entry, passed the threshold.
+
+        The largest entry is that of the last step that was measured in full.
+        """
+        if "clipped" in self:  # where the threshold changed during the run, it was recorded
             return self["clipped"]
         clip = self.facts.get("clip")
         if clip is None:
             return np.zeros(len(self), dtype=bool)
-        if self.facts["clip_by"] == "norm":
+        if self.facts.get("clip_by", "norm") == "norm":
             return self["grad_norm_total"] > clip
         return np.maximum(self["grad_max"], -self["grad_min"]).max(axis=1) > clip
 
+    @property
+    def measured_in_full(self) -> np.ndarray:
+        """At which steps activations, gradient extremes and near-zero shares were measured, as True and False.
+
+        At the others these traces repeat the last value that was measured. All other traces are exact at every step.
+        (The gradient extremes of a step that jumps are measured too, where that is known in time.)
+        """
+        when, steps = self.facts.get("measured_in_full"), np.arange(len(self))
+        if when is None:
+            return np.ones(len(self), dtype=bool)
+        return (steps < when["first"]) | (steps % when["every"] == 0) | np.isin(steps, when["also"])
+
     def smoothed(self, name: str = "loss", beta: float = 0.9) -> np.ndarray:
-        """A trace's bias-corrected exponential mean. It lags and hides spikes: show it beside the raw one."""
-        values = np.asarray(self[name], dtype=np.float64)
-        average, result = np.zeros(values.shape[1:]), np.empty_like(values)
-        for index, value in enumerate(values):
-            average = beta * average + (1 - beta) * value
-            result[index] = average / (1 - beta ** (index + 1))
-        return result
+        """A trace's bias-corrected exponential mean. It lags and hides spikes: show it beside the raw trace."""
+        return exponential_mean(self[name], beta)
 
     def batch_loss_variance(self, window: int = 50) -> np.ndarray:
         """Variance of the batch loss over the last `window` steps, from differences of neighbours.
@@ -110,11 +147,13 @@ class Run:
         return np.convolve(squares, np.ones(window) / window, mode="valid")
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write the run as .npz, whole or not at all."""
+        """Write the run as .npz, whole or not at all. A run that `load` would refuse is refused here."""
         path = Path(path)
+        if found := problem(self):
+            raise RunError(f"this run cannot be saved ({found}). Change or remove it, and save again.")
         head = {"format": FORMAT, "recipe": self.recipe, "facts": self.facts, "events": list(self.events)}
         head |= {name: list(getattr(self, name)) for name in AXES}
-        arrays = {f"trace/{name}": values for name, values in self.traces.items()}
+        arrays: dict[str, Any] = {f"{PREFIX}{name}": values for name, values in self.traces.items()}
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
         with written_whole(path) as stream:
             np.savez_compressed(stream, **arrays)
@@ -122,43 +161,56 @@ class Run:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Run":
-        """Read what `save` wrote."""
+        """Read what `save` wrote. What is returned agrees with the tables of traces and facts."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                head = json.loads(bytes(file["head"]))
-                traces = {name.removeprefix("trace/"): file[name] for name in file.files if name != "head"}
+            arrays = read_arrays(path)
+            head = json.loads(bytes(arrays.pop("head")))
             if head.get("format") == FORMAT:
-                axes = {name: tuple(head[name]) for name in AXES}
-                return cls(traces, **axes, recipe=head["recipe"], facts=head["facts"], events=tuple(head["events"]))
+                return cls._unpacked(head, arrays)
         except FileNotFoundError:
             raise RunError(f"there is no run at {path}; save one with run.save(...) first") from None
-        except Exception as error:  # numpy, zipfile, zlib and json each have their own words for damage
+        except PermissionError:
+            raise RunError(f"{path} may not be read; change its permissions, or copy it") from None
+        except Exception as error:  # numpy, zipfile, zlib and json each raise their own
             raise RunError(
                 f"{path} is not a readable labkit run (expected {FORMAT}, got: {error}). "
                 "It may be cut short or damaged: copy it again, or record the run again."
             ) from error
         raise RunError(f"{path} has format {head.get('format')!r}; this labkit reads {FORMAT!r}")
 
+    @classmethod
+    def _unpacked(cls, head: dict, arrays: dict[str, np.ndarray]) -> "Run":
+        """The run of a file's head and arrays; what does not fit the tables is refused."""
+        parts = {name: head.get(name) for name in (*AXES, "events")}
+        for name, value in parts.items():
+            if not isinstance(value, list):
+                raise RunError(f"{name}: expected a list, got {reprlib.repr(value)}")
+        if foreign := next((name for name in arrays if not name.startswith(PREFIX)), None):
+            raise RunError(f"expected traces, got {reprlib.repr(foreign)}")
+        traces = {name.removeprefix(PREFIX): values for name, values in arrays.items()}
+        run = cls(
+            traces,
+            **{name: tuple(value) for name, value in parts.items()},  # type: ignore[arg-type]
+            recipe=head.get("recipe"),  # type: ignore[arg-type]  # checked by `problem`
+            facts=head.get("facts"),  # type: ignore[arg-type]
+        )
+        if found := problem(run):
+            raise RunError(found)
+        for name in traces.keys() & TRACES.keys() - STEPS:
+            traces[name] = as_floats(traces[name])
+        return run
 
-AXES = ("layers", "parameters", "activations", "heads")
+
+def as_floats(values: np.ndarray) -> np.ndarray:
+    """Floating-point numbers as they are, others as float64: differences of unsigned numbers would wrap around."""
+    return values if values.dtype.kind == "f" and values.dtype.itemsize <= 8 else values.astype(np.float64)
 
 
-class written_whole:
-    """`with written_whole(path) as stream`: the file appears complete at the end, or not at all."""
-
-    def __init__(self, path: str | os.PathLike):
-        self.path = Path(path)
-
-    def __enter__(self):
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, self.temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        self.stream = os.fdopen(handle, "wb")
-        return self.stream
-
-    def __exit__(self, kind, error, trace):
-        self.stream.close()
-        if kind is None:
-            os.chmod(self.temporary, 0o644)  # mkstemp gives 0600; a saved file is meant to be shared
-            os.replace(self.temporary, self.path)
-        else:
-            os.unlink(self.temporary)
+def exponential_mean(values: np.ndarray, beta: float = 0.9) -> np.ndarray:
+    """The bias-corrected exponential moving average of the rows: from the first row on, an average of real values."""
+    values = np.asarray(values, dtype=np.float64)
+    average, result = np.zeros(values.shape[1:]), np.empty_like(values)
+    for index, value in enumerate(values):
+        average = beta * average + (1 - beta) * value
+        result[index] = average / (1 - beta ** (index + 1))
+    return result

@@ -1,4 +1,4 @@
-"""The ledger: which samples went through the net, under which labels, and in which mode it was."""
+"""The sample log: which samples the net was trained and validated on, with which labels and in which mode."""
 
 import contextlib
 import functools
@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from labkit.recording.facts import MOST_CLASSES
 from labkit.recording.meters import given
 
-PIXELS = 128  # of each sample, at fixed random places: enough to tell any two of the first 10,000 digits apart
-TOGETHER = 1024  # samples that are fingerprinted in one go: eight usual batches, half a megabyte
+PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
+TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
+AT_ONCE = 128  # of these in float64 at once: 128 KB, which stays in the cache
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -21,13 +23,13 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 class Pass:
     """One forward pass of the net."""
 
-    training: bool  # was every batch norm and dropout (where there is none: the net) in train mode?
+    training: bool  # was every batch norm and dropout in train mode? Where there is none: was the net?
     with_gradients: bool
     sample: torch.Tensor | None  # (samples, PIXELS)
 
 
-class Ledger:
-    """Listens to the net's forward passes; `step` and `evaluation` say what they were for."""
+class SampleLog:
+    """Records the net's forward passes; `step` and `evaluation` say what they were for."""
 
     def __init__(self, model: nn.Module, optimizer, called: nn.Module | None = None):
         self.model, self.optimizer, self.called = model, optimizer, called or model
@@ -36,7 +38,7 @@ class Ledger:
         self.dropouts = [name for name, module in named if isinstance(module, DROPOUTS) and module.p > 0]
         sensitive = {*self.batch_norms, *self.dropouts}
         self.switches = [module for name, module in named if name in sensitive] or [model]
-        self.strangers: list[list[int]] | None = None
+        self.foreign: list[list[int]] | None = None
         self.passes: list[Pass] = []
         self.train_modes: list[bool] = []
         self.labels: list[torch.Tensor] = []
@@ -53,7 +55,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def not_listening(self):
-        """For the forward passes that the instruments themselves make."""
+        """For the forward passes of the instruments themselves."""
         before, self.listening = self.listening, False
         try:
             yield
@@ -68,18 +70,18 @@ class Ledger:
             self.passes.append(Pass(training, torch.is_grad_enabled(), sample))
 
     def step(self, loss: torch.Tensor, labels: torch.Tensor | None) -> None:
-        """What was passed since the last call was for this training step."""
+        """The forward passes since the last call belong to this training step."""
         passes = [each for each in self.passes if each.with_gradients] or self.passes[-1:]
         self.passes = []
         self.train_modes.append(all(each.training for each in passes))
         self.trained.write([each.sample for each in passes if each.sample is not None])
-        if self.strangers is None:
-            self.strangers = strangers(loss, self.model)
+        if self.foreign is None:
+            self.foreign = foreign_weights(loss, self.model)
         if labels is not None and labels.ndim == 1 and not labels.is_floating_point():
             self.labels.append(labels)
 
     def evaluation(self) -> dict:
-        """What was passed since the last call was for a validation: in which mode, and with which inputs."""
+        """The forward passes since the last call belong to a validation: its mode and its inputs."""
         passes, self.passes = self.passes, []
         samples = [each.sample for each in passes if each.sample is not None]
         if not samples:
@@ -94,25 +96,26 @@ class Ledger:
         }
 
     def traces(self) -> dict[str, np.ndarray]:
-        """Per step: train mode or not, the largest input, the share of outlying samples, the labels' entropy."""
+        """Per step: train mode or not, the largest input, the share of outliers, the entropy of the labels."""
         _, largest, lengths = self.trained.read()
         traces = {"train_mode": np.array(self.train_modes, dtype=np.float64)}
         if len(lengths) == len(self.train_modes) and len(lengths):
             starts = np.cumsum(lengths) - lengths
             traces["input_max"] = np.maximum.reduceat(largest, starts)
             traces["input_outliers"] = np.add.reduceat(outlying(largest), starts) / lengths
-        if len(self.labels) == len(self.train_modes) and self.labels:
-            traces["label_entropy"] = np.array([entropy(np.bincount(each)) for each in self._labels()])
+        labels = self._labels()
+        if labels and len(labels) == len(self.train_modes):
+            traces["label_entropy"] = np.array([entropy(np.bincount(each)) for each in labels])
         return traces
 
     def facts(self) -> dict:
-        """What is known of the data and of the wiring at the end."""
+        """What is known about the data and the optimizer at the end."""
         prints, _, lengths = self.trained.read()
         facts = {
             "batch_norms": self.batch_norms,
             "dropouts": self.dropouts,
             "not_in_optimizer": not_in_optimizer(self.model, self.optimizer),
-            "unregistered": self.strangers or [],
+            "unregistered": self.foreign or [],
             "batch_length": int(np.median(lengths)) if len(lengths) else 0,
             "order_repeats": order_repeats(prints),
         } | self._validation_facts(prints)
@@ -123,14 +126,19 @@ class Ledger:
             facts["relabelled"] = relabelled(prints, labels)
         return facts
 
+    def classes(self) -> int:
+        """How many classes there seem to be: the largest label and one more; 0 where labels are not classes."""
+        return max((int(each.max()) + 1 for each in self._labels() if len(each)), default=0)
+
     def _labels(self) -> list[np.ndarray]:
-        if not self.labels:
+        """The classes of each step; none where the labels are not classes: -1 and +1, or ids."""
+        together = torch.cat(self.labels).cpu().numpy() if self.labels else np.zeros(0, dtype=int)
+        if not len(together) or together.min() < 0 or together.max() >= MOST_CLASSES:
             return []
-        lengths = [len(each) for each in self.labels]
-        return np.split(torch.cat(self.labels).cpu().numpy(), np.cumsum(lengths)[:-1])
+        return np.split(together, np.cumsum([len(each) for each in self.labels])[:-1])
 
     def _validation_facts(self, trained: np.ndarray) -> dict:
-        """Which share of the last validation's samples was trained on, and which was not there the first time."""
+        """The shares of the last validation's samples that were trained on, and that were not in the first one."""
         prints, _, lengths = self.validated.read()
         if not len(prints):
             return {}
@@ -140,14 +148,15 @@ class Ledger:
 
 
 class Book:
-    """Fingerprints of samples and their largest values: written while they are near, and read at the end.
+    """Fingerprints of samples and their largest values: written on the device, and read at the end.
 
-    Samples wait until there are TOGETHER of them: after a training step an operation costs more to call than to
-    carry out, and one batch takes as many calls as eight.
+    Samples wait until there are TOGETHER of them: a small operation costs more to call than to carry out, and one
+    batch takes as many calls as eight.
     """
 
     def __init__(self):
         self.waiting: list[torch.Tensor] = []
+        self.room: torch.Tensor | None = None
         self.prints: list[torch.Tensor] = []
         self.largest: list[torch.Tensor] = []
         self.lengths: list[int] = []
@@ -164,10 +173,17 @@ class Book:
 
     def _settle(self) -> None:
         if self.waiting:
-            values = torch.cat(self.waiting)
+            values = torch.cat(self.waiting, out=self._room(self.waiting))
             self.prints.append(fingerprints(values))
             self.largest.append(values.abs_().amax(1))
             self.waiting = []
+
+    def _room(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        """Memory for these samples: the same each time, because the system is slow to hand out half a megabyte."""
+        shape = sum(map(len, samples)), samples[0].shape[1]
+        if self.room is None or self.room.device != samples[0].device or self.room.numel() < shape[0] * shape[1]:
+            self.room = samples[0].new_empty(shape[0] * shape[1])
+        return self.room[: shape[0] * shape[1]].view(shape)
 
     def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(fingerprint of every sample, largest value of every sample, samples per entry)."""
@@ -182,7 +198,7 @@ _places: dict[tuple[int, torch.device], torch.Tensor] = {}
 
 
 def pixels(x: torch.Tensor) -> torch.Tensor:
-    """Some values of each sample, always at the same places: (samples, at most PIXELS)."""
+    """Some values of each sample, always at the same positions: (samples, at most PIXELS)."""
     flat = x.detach().reshape(len(x), -1)
     key = (flat.shape[1], flat.device)
     if key not in _places:
@@ -192,22 +208,24 @@ def pixels(x: torch.Tensor) -> torch.Tensor:
 
 
 def fingerprints(values: torch.Tensor) -> torch.Tensor:
-    """A whole number per row, the same for the same row in any company: a weighed sum, to the 30th binary place.
+    """An integer per row that does not depend on the other rows: a weighted sum, rounded to 30 binary places.
 
-    In float64 the order of adding does not reach that far. (Exact sums of the bits take ten times as long.)
+    In float64 the order of the additions does not change them. (Exact sums of the bits take ten times as long.)
     """
     dtype = torch.float32 if values.device.type == "mps" else torch.float64  # Apple GPUs have no float64
-    return (values.to(dtype) @ _keys(values.shape[1], dtype, values.device)).mul_(2.0**30).nan_to_num_().long()
+    keys = _keys(values.shape[1], dtype, values.device)
+    sums = [part.to(dtype) @ keys for part in values.split(AT_ONCE)]
+    return torch.cat(sums).mul_(2.0**30).nan_to_num_().long()
 
 
 @functools.cache
 def _keys(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Weights of which no two are alike."""
+    """Weights that all differ."""
     return torch.linspace(1, 100, count, dtype=torch.float64).sin_().add_(2).to(device, dtype)
 
 
-def strangers(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
-    """Shapes of trainable tensors that the loss depends on and the net does not own: no optimizer will find them."""
+def foreign_weights(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
+    """Shapes of trainable tensors that the loss depends on and that are not parameters of the net."""
     known = {id(weight) for weight in model.parameters()}
     found, seen, todo = [], set(), [loss.grad_fn]
     while todo:
@@ -223,13 +241,13 @@ def strangers(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
 
 
 def not_in_optimizer(model: nn.Module, optimizer) -> list[str]:
-    """Names of the parameters that this optimizer will never move."""
+    """Names of the parameters that this optimizer does not update."""
     held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
     return [name for name, weight in model.named_parameters() if id(weight) not in held]
 
 
 def order_repeats(prints: np.ndarray) -> float:
-    """Share of samples that come in the same order when the first one comes round again; 0 when it never does."""
+    """Share of samples in the same order as before, from where the first one comes again; 0 if it never does."""
     again = np.flatnonzero(prints[1:] == prints[0]) + 1 if len(prints) else ()
     if not len(again):
         return 0.0
@@ -237,7 +255,7 @@ def order_repeats(prints: np.ndarray) -> float:
 
 
 def relabelled(prints: np.ndarray, labels: np.ndarray) -> float:
-    """Share of the samples seen again that came with another label than before."""
+    """Share of the repeated samples whose label is not the one they had before."""
     order = np.argsort(prints, kind="stable")
     same = prints[order][1:] == prints[order][:-1]
     other = labels[order][1:] != labels[order][:-1]
@@ -245,10 +263,10 @@ def relabelled(prints: np.ndarray, labels: np.ndarray) -> float:
 
 
 def outlying(largest: np.ndarray) -> np.ndarray:
-    """Which samples have a largest value far beyond what the samples of this run usually have? 1 or 0 each."""
+    """1 for each sample whose largest value is an outlier among the samples of this run, else 0."""
     finite = largest[np.isfinite(largest)]
     usual = np.median(finite) if len(finite) else np.inf
-    return (largest > OUTLIER * usual).astype(np.float64)  # NaN is no outlier: it is an ailment of its own
+    return (largest > OUTLIER * usual).astype(np.float64)  # NaN is not an outlier: it is a failure of its own
 
 
 def entropy(counts: np.ndarray) -> float:

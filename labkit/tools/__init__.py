@@ -1,1 +1,1 @@
-"""What a practitioner takes away: each tool works on any PyTorch model."""
+"""Tools for any PyTorch model: LR finder, gradient flow, dead units, clipping, sharpness."""

@@ -1,7 +1,13 @@
-"""Clip, and know what was clipped: the norm before it, how often it passed the threshold, and which threshold suits."""
+"""Gradient clipping with a record: the norm before clipping, and how often it passed the threshold."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class ClipLog:
@@ -13,7 +19,7 @@ class ClipLog:
         self.threshold = threshold
         self._norms: list[torch.Tensor] = []
 
-    def __call__(self, parameters) -> torch.Tensor:
+    def __call__(self, parameters: torch.Tensor | Iterable[torch.Tensor]) -> torch.Tensor:
         """Clip the global norm; returns the norm before. A NaN or infinity raises: it would spread to every weight."""
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.threshold, error_if_nonfinite=True)
         self._norms.append(norm.detach())
@@ -39,7 +45,8 @@ class ClipLog:
             words += ". With SGD that is a lower learning rate in disguise; Adam does not mind"
         return words
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """The norms before clipping, with the threshold."""
         from labkit.drawing.plots import clip_log
 
         return clip_log(self, ax)

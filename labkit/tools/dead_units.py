@@ -1,19 +1,25 @@
-"""Which units never speak? Every activation of a net over a whole set: silence on one batch is not death."""
+"""Which units are dead? Every activation over a whole dataset: zero on one batch is not dead yet."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
-from labkit.recording.meters import ACTIVATIONS, SILENT, by_unit, captured, evaluating
-from labkit.tools.lr_finder import unchanged
+from labkit.recording.meters import ACTIVATIONS, SILENT, by_unit
+from labkit.recording.undisturbed import captured, evaluating, unchanged
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
 class DeadUnits:
-    """How many units of each activation were silent on every sample, and which."""
+    """How many units of each activation were zero on every sample, and which."""
 
     samples: int
-    dead: dict[str, list[int]]  # activation -> numbers of its dead units
+    dead: dict[str, list[int]]  # activation -> indices of its dead units
     units: dict[str, int]  # activation -> how many units it has
 
     @property
@@ -22,25 +28,29 @@ class DeadUnits:
 
     def __str__(self) -> str:
         if not self.units:
-            return "the net has no activation module to look at (functional ones are not seen)"
+            return "the net has no activation modules (functional ones such as F.relu cannot be hooked)"
         width = max(map(len, self.units))
         lines = [f"over {self.samples} samples"]
         for name, share in self.shares.items():
             lines.append(f"{name:{width}}  {len(self.dead[name]):5} of {self.units[name]:5} dead  {share:6.1%}")
         return "\n".join(lines)
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Bars: the fraction of dead units of each layer."""
         from labkit.drawing.plots import dead_unit_bars
 
         return dead_unit_bars(self, ax)
 
 
 @torch.no_grad()
-def dead_units(model, data, batch_size: int = 512) -> DeadUnits:
+def dead_units(model: nn.Module, data: Tensor | Iterable[Any], batch_size: int = 512) -> DeadUnits:
     """Pass all of a loader, or of one tensor of inputs, through the net in eval mode, and count; changes nothing."""
-    modules = {name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
-    device, count, loudest = next(model.parameters()).device, 0, {}
-    batches = data.split(batch_size) if torch.is_tensor(data) else (batch[0] for batch in data)
+    modules: dict[str, nn.Module] = {
+        name: module for name, module in model.named_modules() if isinstance(module, ACTIVATIONS)
+    }
+    device, count = next(model.parameters()).device, 0
+    loudest: dict[str, Tensor] = {}
+    batches = data.split(batch_size) if isinstance(data, Tensor) else (batch[0] for batch in data)
     with unchanged(model), evaluating(model), captured(modules) as outputs:
         for x in batches:
             model(x.to(device))

@@ -1,10 +1,16 @@
 """Does the gradient reach every layer? One line per parameter: its norm, its share of the largest, and a verdict."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from labkit.tools.lr_finder import unchanged
+from labkit.recording.undisturbed import unchanged
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 VANISHING = 1e-3  # of the last matrix's gradient per weight; healthy nets keep within a factor of 30 of it
 EXPLODING = 1e3
@@ -16,7 +22,7 @@ class Flow:
 
     name: str
     norm: float | None  # None: no gradient at all
-    size: float  # mean square per entry, as a root: comparable between large and small tensors
+    size: float  # root mean square per entry: comparable between large and small tensors
     relative: float  # of the last parameter that has a gradient
     status: str  # ok, no gradient, zero, vanishing, exploding, not finite
 
@@ -39,25 +45,30 @@ class GradientFlow:
             lines.append(f"{row.name:{width}}  {norm:>9}  {row.size:>9.3g}  {row.relative:>8.2g}  {row.status}")
         return "\n".join(lines)
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Bars: the gradient of each parameter."""
         from labkit.drawing.plots import gradient_flow
 
         return gradient_flow(self, ax)
 
 
-def gradient_flow(model, loss_fn=None, batch=None) -> GradientFlow:
-    """Report the gradients that are there, or those of one batch where `loss_fn` and `batch=(x, y)` are given.
+def gradient_flow(
+    model: nn.Module, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None, batch: Sequence[Any] | None = None
+) -> GradientFlow:
+    """Report the present gradients, or those of one batch where `loss_fn` and `batch=(x, y)` are given.
 
-    Changes nothing: with a batch, gradients and buffers are put back afterwards.
+    Changes nothing: with a batch, gradients and buffers are restored afterwards.
     """
     if batch is None:
         return report(model)
+    if loss_fn is None:
+        raise ValueError("loss_fn: expected the loss of the batch, got None; give both, or neither")
     with unchanged(model):
         loss_fn(model(batch[0]), batch[1]).backward()
         return report(model)
 
 
-def report(model) -> GradientFlow:
+def report(model: nn.Module) -> GradientFlow:
     entries = []
     for name, weight in model.named_parameters():
         gradient = weight.grad

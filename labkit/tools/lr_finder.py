@@ -1,36 +1,43 @@
-"""Learning-rate range test: raise the rate step by step, watch the loss, and put everything back."""
+"""Learning-rate range test: raise the learning rate step by step, record the loss, and restore everything."""
 
-import contextlib
-import copy
 import itertools
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-SMOOTHING = 0.9  # of the loss that is read, bias-corrected: half of the memory of the usual 0.95, for half the lag
+from labkit.recording.run import exponential_mean
+from labkit.recording.undisturbed import unchanged
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SMOOTHING = 0.9  # of the loss, bias-corrected; the common 0.95 lags twice as much
 STOP = 4.0  # the test ends when the smoothed loss is this many times its lowest value
-CHECK_EVERY = 8  # steps between the checks for that, because a check makes a GPU wait
-MARGIN = 10.0  # a rate that diverges is never closer to the suggestion than this
+CHECK_EVERY = 8  # steps between the checks for that, because a check synchronises a GPU
+MARGIN = 10.0  # the suggestion is at least this factor below the learning rate that diverges
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """The loss at every learning rate that was tried, and the rate it speaks for."""
+    """The loss at every learning rate that was tried, and the learning rate that it suggests."""
 
     lrs: np.ndarray
     losses: np.ndarray  # raw
     smoothed: np.ndarray
-    suggestion: float | None  # None where no rate lowered the loss
-    diverged_at: float | None  # the rate from which the loss left its valley for good; None where it never did
+    suggestion: float | None  # None where no learning rate lowered the loss
+    diverged_at: float | None  # the learning rate from which the loss stays too high; None where it never does
 
     def __repr__(self) -> str:
-        spoken = f"suggestion {self.suggestion:.2g}" if self.suggestion else "no rate lowered the loss"
+        spoken = f"suggestion {self.suggestion:.2g}" if self.suggestion else "no learning rate lowered the loss"
         end = f", diverges at {self.diverged_at:.2g}" if self.diverged_at else ""
         return f"<RangeTest of {len(self.lrs)} rates from {self.lrs[0]:.1g} to {self.lrs[-1]:.1g}: {spoken}{end}>"
 
-    def plot(self, ax=None):
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Raw and smoothed loss over the learning rate, with the suggestion marked."""
         from labkit.drawing.plots import range_test
 
@@ -43,12 +50,20 @@ class RangeTest:
 
 
 def find_lr(
-    model, loss_fn, data, optimizer, *, low: float = 1e-5, high: float = 10.0, steps: int = 100, batch_size: int = 128
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    data: Iterable[Any],
+    optimizer: torch.optim.Optimizer,
+    *,
+    low: float = 1e-5,
+    high: float = 10.0,
+    steps: int = 100,
+    batch_size: int = 128,
 ) -> RangeTest:
     """Train for some steps with a learning rate that rises from `low` to `high`; suggest one; undo everything.
 
-    `data` is a loader of (inputs, targets), or two tensors, which are dealt in batches at random. Weights, buffers,
-    gradients, the optimizer's state and rates, the mode and the random numbers are afterwards as they were.
+    `data` is a loader of (inputs, targets), or two tensors, which are shuffled into batches. Weights, buffers,
+    gradients, optimizer state and learning rates, modes and random numbers are restored afterwards.
     """
     if not 0 < low < high or steps < 2:
         raise ValueError(f"expected 0 < low < high and at least 2 steps, got low={low}, high={high}, steps={steps}")
@@ -63,15 +78,15 @@ def find_lr(
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-            if step % CHECK_EVERY == CHECK_EVERY - 1 and left_the_valley(values(losses)):
+            if step % CHECK_EVERY == CHECK_EVERY - 1 and has_diverged(values(losses)):
                 break
     found = values(losses)
     return judged(lrs[: len(found)], found)
 
 
 def judged(lrs: np.ndarray, losses: np.ndarray) -> RangeTest:
-    """Read the suggestion off the losses: the steepest descent before the lowest point, and far from divergence."""
-    smooth = smoothed(losses)
+    """The suggestion: the steepest descent before the lowest loss, and far from divergence."""
+    smooth = exponential_mean(losses, SMOOTHING)
     fine = np.isfinite(smooth)
     if not fine.any():
         return RangeTest(lrs, losses, smooth, None, float(lrs[0]))
@@ -79,33 +94,24 @@ def judged(lrs: np.ndarray, losses: np.ndarray) -> RangeTest:
     beyond = np.flatnonzero(~fine | (smooth > STOP * smooth[lowest]))
     beyond = beyond[beyond > lowest]
     diverged_at = float(lrs[beyond[0]]) if len(beyond) else None
-    if lowest < 2 or smooth[lowest] > 0.98 * smooth[0]:  # less than noise: nothing was learned at any rate
+    if lowest < 2 or smooth[lowest] > 0.98 * smooth[0]:  # within the noise: no learning rate lowered the loss
         return RangeTest(lrs, losses, smooth, None, diverged_at)
-    slopes = np.gradient(smooth[: lowest + 1], np.log(lrs[: lowest + 1]))
-    steepest = float(lrs[int(np.argmin(slopes))])
+    derivatives = np.gradient(smooth[: lowest + 1], np.log(lrs[: lowest + 1]))
+    steepest = float(lrs[int(np.argmin(derivatives))])
     ceiling = (diverged_at or math.inf) / MARGIN
     return RangeTest(lrs, losses, smooth, min(steepest, max(ceiling, float(lrs[0]))), diverged_at)
 
 
-def smoothed(losses: np.ndarray) -> np.ndarray:
-    """Bias-corrected exponential mean."""
-    average, result = 0.0, np.empty(len(losses))
-    for index, value in enumerate(losses):
-        average = SMOOTHING * average + (1 - SMOOTHING) * value
-        result[index] = average / (1 - SMOOTHING ** (index + 1))
-    return result
-
-
-def left_the_valley(losses: np.ndarray) -> bool:
-    smooth = smoothed(losses)
+def has_diverged(losses: np.ndarray) -> bool:
+    smooth = exponential_mean(losses, SMOOTHING)
     return not np.isfinite(smooth[-1]) or smooth[-1] > STOP * np.nanmin(smooth)
 
 
-def values(losses: list[torch.Tensor]) -> np.ndarray:
+def values(losses: list[Tensor]) -> np.ndarray:
     return torch.stack(losses).double().cpu().numpy() if losses else np.zeros(0)
 
 
-def batches(model, data, size: int):
+def batches(model: nn.Module, data: Iterable[Any], size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (inputs, targets) on the model's device, from a loader or from two tensors."""
     device = next(model.parameters()).device
     if isinstance(data, tuple | list) and len(data) == 2 and all(map(torch.is_tensor, data)):
@@ -116,29 +122,3 @@ def batches(model, data, size: int):
     while True:
         for x, y in data:
             yield x.to(device), y.to(device)
-
-
-@contextlib.contextmanager
-def unchanged(model, optimizer=None):
-    """Whatever happens inside, afterwards model, gradients, optimizer, modes and random numbers are as before."""
-    weights = [(weight, weight.detach().clone(), weight.grad) for weight in model.parameters()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
-    state = copy.deepcopy(optimizer.state_dict()) if optimizer else None
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    for weight, _, _ in weights:
-        weight.grad = None  # the caller's gradients are kept aside, not written over
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for weight, before, gradient in weights:
-                    weight.copy_(before)
-                    weight.grad = gradient
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-            for module, mode in modes:
-                module.training = mode
-            if optimizer:
-                optimizer.load_state_dict(state)

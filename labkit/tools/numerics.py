@@ -1,4 +1,4 @@
-"""Stable and unstable softmax, log-softmax and cross-entropy side by side; the largest number each can take."""
+"""Stable and unstable softmax, log-softmax and cross-entropy, to compare where they overflow."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ def naive_cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def clamped_cross_entropy(x: torch.Tensor, y: torch.Tensor, smallest: float = 1e-8) -> torch.Tensor:
-    """The usual first aid: no NaN any more, and no gradient either where the clamp bites."""
+    """The common quick fix: no NaN, but no gradient either where the clamp applies."""
     return -stable_softmax(x).clamp_min(smallest).gather(-1, y[:, None]).log().mean()
 
 
@@ -42,7 +42,7 @@ def stable_cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """What one function makes of logits of one size."""
+    """Loss and gradient of one function at one size of logits."""
 
     function: str
     size: float
@@ -54,14 +54,14 @@ LOSSES = {"naive": naive_cross_entropy, "clamped": clamped_cross_entropy, "stabl
 
 
 def compare_losses(sizes=(1.0, 10.0, 50.0, 89.0, 200.0, 1000.0), dtype: torch.dtype = torch.float32) -> list[Row]:
-    """Loss and gradient of each version where the wrong class leads by so much: what explodes, and what goes silent."""
+    """Loss and gradient of each version when the wrong class leads by `size`: overflow, or no gradient."""
     rows = []
     for size in sizes:
         for name, function in LOSSES.items():
             logits = torch.tensor([[size, 0.0, 0.0]], dtype=dtype, requires_grad=True)
             loss = function(logits, torch.tensor([1]))
-            loss.backward()
-            rows.append(Row(name, size, loss.item(), logits.grad.norm().item()))
+            (gradient,) = torch.autograd.grad(loss, logits)
+            rows.append(Row(name, size, loss.item(), gradient.norm().item()))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The learning rate that will really be used, before a step is taken: ours, or any torch scheduler's."""
+"""Preview the learning rate of every step before training: of a recipe's schedule or of any torch scheduler."""
 
 import copy
 
@@ -8,7 +8,7 @@ PRECISION = 1e-12
 
 
 def preview(schedule, steps: int, recipe=None) -> np.ndarray:
-    """The rate at every step: of a recipe's schedule function, or of a torch scheduler, which is left as it was."""
+    """The learning rate at every step: of a recipe's schedule, or of a torch scheduler, which is not changed."""
     if recipe is not None:
         return np.array([schedule(step, recipe) for step in range(steps)])
     optimizer = schedule.optimizer
@@ -26,8 +26,8 @@ def preview(schedule, steps: int, recipe=None) -> np.ndarray:
         optimizer._opt_called = counted
 
 
-def in_words(rates: np.ndarray) -> str:
-    """What stands out: where it peaks, where it ends, and whether steps are wasted at 0."""
+def describe(rates: np.ndarray) -> str:
+    """A schedule in one sentence: its peak, its end, and how many steps are wasted at 0."""
     peak = int(np.argmax(rates))
     start = f"{rates[0]:.3g} at step 0, {rates[peak]:.3g} at step {peak}" if peak else f"{rates[0]:.3g} at step 0"
     words = [f"{start} (its peak), {rates[-1]:.3g} at the end"]

@@ -1,4 +1,4 @@
-"""How sharp is the minimum? Top Hessian eigenvalue by power iteration; rise of the loss under random pushes."""
+"""How sharp is the minimum? Top Hessian eigenvalue by power iteration; rise of the loss under random perturbations."""
 
 import itertools
 
@@ -17,13 +17,13 @@ def top_eigenvalue(model, loss, x, y, iterations: int = 20, seed: int = 0) -> fl
 def top_eigenpair(
     model, loss, x, y, iterations: int = 20, seed: int = 0
 ) -> tuple[float, dict[str, torch.Tensor] | None]:
-    """The same eigenvalue and its direction: parameter name -> tensor, of length 1 over all; None without curvature."""
+    """The same eigenvalue and its eigenvector: parameter name -> tensor, of norm 1 in total; None without curvature."""
     names, weights = zip(*((name, each) for name, each in model.named_parameters() if each.requires_grad), strict=True)
     gradients = torch.autograd.grad(loss(model(x), y), weights, create_graph=True, materialize_grads=True)
-    curved = [gradient.requires_grad for gradient in gradients]  # not where the loss is linear or does not look
+    curved = [gradient.requires_grad for gradient in gradients]  # not where the loss is linear or does not depend on it
     if not any(curved):
         return 0.0, None
-    gradients = list(itertools.compress(gradients, curved))
+    slopes = list(itertools.compress(gradients, curved))
     generator = torch.Generator().manual_seed(seed)
     following = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
     eigenvalue, direction = 0.0, None
@@ -33,15 +33,15 @@ def top_eigenpair(
             return 0.0, None
         direction = [part / length for part in following]
         along = list(itertools.compress(direction, curved))
-        product = torch.autograd.grad(gradients, weights, along, retain_graph=True, materialize_grads=True)
-        eigenvalue = sum((a * b).sum() for a, b in zip(product, direction, strict=True)).item()
+        product = torch.autograd.grad(slopes, weights, along, retain_graph=True, materialize_grads=True)
+        eigenvalue = float(sum((a * b).sum() for a, b in zip(product, direction, strict=True)))
         following = [part.detach() for part in product]
     return eigenvalue, dict(zip(names, direction, strict=True)) if direction else None
 
 
 @torch.no_grad()
 def perturbed_rise(model, loss, x, y, size: float = 0.2, draws: int = 5, seed: int = 0) -> float:
-    """Mean rise of the loss when every weight tensor is pushed by `size` times its own norm, at random.
+    """Mean rise of the loss when every weight tensor is perturbed at random by `size` times its norm.
 
     Compare nets only at the same training loss: an untrained net is the flattest of all.
     """

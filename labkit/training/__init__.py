@@ -1,0 +1,1 @@
+"""The Recipe, its parts, data, models, and the loop that trains it."""

@@ -1,14 +1,14 @@
-"""MNIST and CIFAR-10 in memory: the embedded files, the full sets, and how both are split.
+"""MNIST and CIFAR-10 in memory: embedded files, full data sets, and their splits.
 
-Embedded are all of MNIST ("mnist") and a balanced fifth of CIFAR-10 ("cifar10"): they need no network.
+The package embeds all of MNIST ("mnist") and a balanced fifth of CIFAR-10 ("cifar10"), which need no network.
 All of CIFAR-10 ("cifar10_full") is read after `download("cifar10")`.
 """
 
+import functools
 import gzip
 import hashlib
 import io
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import platformdirs
 import torch
 from torch import Tensor
 
-from labkit.training import torchvision_shim as vision
-from labkit.training.rules import RecipeError, near
+from labkit.errors import RecipeError, near
+from labkit.recording.files import PACKAGE
+from labkit.training import torchvision_shim
 
 NAMES = ("mnist", "cifar10", "cifar10_full")
 PARTS = ("train", "val", "test")
@@ -32,7 +34,7 @@ _MNIST_SCALE = ((0.1307,), (0.3081,))
 _CIFAR10_SCALE = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _SCALES = {"mnist": _MNIST_SCALE, "cifar10": _CIFAR10_SCALE, "cifar10_full": _CIFAR10_SCALE}
 
-# Validation takes every n-th test image, to be 2,000 images everywhere: quick, and good to 1 point.
+# Validation takes every n-th test image, for 2,000 images in each data set: fast, and accurate to 1 point.
 _VALIDATION_STRIDE = {"mnist": 5, "cifar10": 1, "cifar10_full": 5}
 
 EMBEDDED = (  # data set, file, what it holds
@@ -52,21 +54,21 @@ DOWNLOADS = {  # data set: (where torchvision puts it, what it holds)
 
 
 class DataError(RuntimeError):
-    """Data that cannot be used, with its state ("missing", "damaged", "not downloaded") and the way out."""
+    """Data that cannot be used, with its state ("missing", "damaged", "not downloaded") and what to do."""
 
     def __init__(self, problem: str, state: str, advice: str):
         super().__init__(f"{problem} {advice}")
         self.problem, self.state, self.advice = problem, state, advice
 
-    def __reduce__(self):  # so that it travels whole from a process of `--jobs`
+    def __reduce__(self):  # so that it can be sent from a process of `--jobs`
         return type(self), (self.problem, self.state, self.advice)
 
 
-# --- what a run is given --------------------------------------------------------------------------
+# --- the data of a run --------------------------------------------------------------------------
 
 
 class Split(NamedTuple):
-    """Images and labels, kept once per process: never change them in place, make a new Split."""
+    """Images and labels, cached per process: never change them in place, create a new Split."""
 
     x: Tensor  # float32 (n, channels, height, width)
     y: Tensor  # int64 (n,)
@@ -77,7 +79,7 @@ class Split(NamedTuple):
         return len(self.y)
 
 
-@dataclass(frozen=True, eq=False)  # eq: comparing tensors gives a tensor, not an answer
+@dataclass(frozen=True, eq=False)  # eq: comparing tensors gives a tensor, not a bool
 class Data:
     """What one run trains and validates on."""
 
@@ -126,9 +128,9 @@ def first(split: Split, samples: int | None, name: str) -> Split:
 
 
 def noisy_labels(y: Tensor, fraction: float, seed: int) -> Tensor:
-    """A copy in which exactly this fraction of the labels is a random other class.
+    """A copy in which exactly this fraction of the labels is replaced by a random other class.
 
-    The draw has a generator of its own: label noise must not change the weights or the batches.
+    It has its own random generator: label noise must not change the weights or the batches.
     """
     if not 0 <= fraction <= 1:
         raise RecipeError(f"label_noise: expected a fraction from 0 to 1, got {fraction}.")
@@ -141,8 +143,9 @@ def noisy_labels(y: Tensor, fraction: float, seed: int) -> Tensor:
 
 # --- loading --------------------------------------------------------------------------------------
 
-_lock = threading.Lock()  # notebooks train in threads; without it two would read the same file
-_loaded: dict[tuple[str, ...], Split | tuple[np.ndarray, np.ndarray]] = {}  # tensors, and the files they come from
+_lock = threading.Lock()  # notebooks train in threads; without it two threads would read the same file
+_files: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}  # images and labels, as stored
+_loaded: dict[tuple[str, ...], Split] = {}  # as tensors
 
 
 def load(
@@ -163,8 +166,8 @@ def load(
     `inputs`: "normalised" has mean 0 and standard deviation 1 per channel over the full training set,
     "unit" runs from 0 to 1, "raw" from 0 to 255.
 
-    With `samples`, at least so many images, those that are there already included: the whole of MNIST
-    takes five times as long to scale as the 10,000 images that most runs train on.
+    With `samples`, at least that many images: scaling all of MNIST takes five times as long as the
+    10,000 images that most runs train on.
     """
     _check("data set", name, NAMES)
     _check("part", part, PARTS)
@@ -172,9 +175,9 @@ def load(
     folder = download_folder() if name == "cifar10_full" else embedded_folder()
     file, key = (name, str(part == "train"), str(folder)), (name, part, inputs, str(device), str(folder))
     with _lock:
-        if file not in _loaded:
-            _loaded[file] = _READERS[name](folder, train=part == "train")
-        images, labels = _loaded[file]
+        if file not in _files:
+            _files[file] = _READERS[name](folder, train=part == "train")
+        images, labels = _files[file]
         if part == "val":
             images, labels = (each[:: _VALIDATION_STRIDE[name]] for each in (images, labels))
         count = samples if samples is not None and 1 <= samples <= len(labels) else len(labels)
@@ -189,13 +192,13 @@ def _check(kind: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _split(images: np.ndarray, labels: np.ndarray, name: str, inputs: str, device: str | torch.device) -> Split:
-    pixels = torch.from_numpy(np.require(images, requirements="W"))  # torch wants memory it may write to
-    x = pixels.to(device).float()  # bytes travel to the device, and torch widens them on all cores
+    pixels = torch.from_numpy(np.require(images, requirements="W"))  # torch wants writable memory
+    x = pixels.to(device).float()  # sent to the device as bytes, and converted there
     return Split(_scaled(x, name, inputs), torch.from_numpy(labels.astype(np.int64)).to(device))
 
 
 def _scaled(x: Tensor, name: str, inputs: str) -> Tensor:
-    """In place: a copy of all of MNIST would be 188 MB."""
+    """Scales in place: a copy of all of MNIST would take 188 MB."""
     if inputs == "raw":
         return x
     x.div_(255)
@@ -222,7 +225,7 @@ def _read_cifar10(folder: Path, train: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_cifar10_full(folder: Path, train: bool) -> tuple[np.ndarray, np.ndarray]:
     _check_download("cifar10", folder)
-    dataset = vision.torchvision().datasets.CIFAR10(folder, train=train)
+    dataset = torchvision_shim.torchvision().datasets.CIFAR10(folder, train=train)
     return dataset.data.transpose(0, 3, 1, 2), np.array(dataset.targets)
 
 
@@ -250,7 +253,7 @@ def _parse_mosaic(picture: bytes, side: int = 32) -> np.ndarray:
 
 _RESTORE = (
     "Restore it with `git checkout -- datasets` (or reinstall labkit), "
-    "or make it anew with `python datasets/make_datasets.py`."
+    "or make it again with `python datasets/make_datasets.py`."
 )
 
 
@@ -258,17 +261,16 @@ def embedded_folder() -> Path:
     """Where the embedded files are: $LABKIT_DATASETS, else beside the package, else inside it (a wheel).
 
     A folder counts when it has SHA256SUMS: beside an installed labkit, another project's package may
-    be called `datasets`. A folder you name yourself always counts, so that a mistake in it is seen.
+    be called `datasets`. A folder you name yourself always counts, so that a mistake in it is reported.
     """
     if named := os.environ.get("LABKIT_DATASETS"):
         return Path(named).expanduser()
-    package = Path(__file__).resolve().parents[1]
-    beside, inside = package.parent / "datasets", package / "_datasets"
+    beside, inside = PACKAGE.parent / "datasets", PACKAGE / "_datasets"
     return inside if (inside / "SHA256SUMS").is_file() and not (beside / "SHA256SUMS").is_file() else beside
 
 
 def _read_embedded(folder: Path, file: str) -> bytes:
-    """The bytes of one embedded file, after its checksum was found right."""
+    """The bytes of one embedded file, after its checksum was verified."""
     path, expected = folder / file, _checksums(folder).get(file)
     if expected is None:
         raise DataError(f"{folder / 'SHA256SUMS'} does not list {file}.", "damaged", _RESTORE)
@@ -282,7 +284,7 @@ def _read_embedded(folder: Path, file: str) -> bytes:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    """File name -> sha256, from the list that `sha256sum -c` reads too."""
+    """File name -> sha256, from a list in the format of `sha256sum -c`."""
     path = folder / "SHA256SUMS"
     if not path.is_file():
         problem = f"{path} is missing: expected a folder with labkit's data sets, found no list of files."
@@ -292,29 +294,33 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def download_folder() -> Path:
-    """Where full sets are kept: $LABKIT_DATA, else the user's cache folder."""
+    """Where downloads are stored: $LABKIT_DATA, else the user's cache folder of the operating system.
+
+    Downloads of an earlier labkit in ~/.cache/labkit are found too.
+    """
     if named := os.environ.get("LABKIT_DATA"):
         return Path(named).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "labkit"
-    return Path.home() / ".cache" / "labkit"
+    usual = Path(platformdirs.user_cache_dir("labkit", appauthor=False, opinion=False))
+    earlier = Path.home() / ".cache" / "labkit"
+    there, here = (any((root / place).is_dir() for place, _ in DOWNLOADS.values()) for root in (earlier, usual))
+    return earlier if there and not here else usual
 
 
 def download(name: str, root: str | Path | None = None) -> Path:
     """Fetch "mnist" or "cifar10" with torchvision's own class and checksums; returns the folder.
 
-    What is there already is not fetched again. `load` looks in `download_folder()`: with another
+    Existing files are not downloaded again. `load` looks in `download_folder()`: with another
     `root`, set LABKIT_DATA to it.
     """
     _check("download", name, tuple(DOWNLOADS))
     root = Path(root).expanduser() if root else download_folder()
-    datasets = vision.torchvision().datasets
+    datasets = torchvision_shim.torchvision().datasets
     try:
         {"mnist": datasets.MNIST, "cifar10": datasets.CIFAR10}[name](root, download=True)
     except (OSError, RuntimeError) as error:  # no network, no space; a wrong checksum, all mirrors down
         advice = (
             'Nothing is lost: the embedded data sets "mnist" and "cifar10" need no download. '
-            "For the full set, try again when the network is there."
+            "For the full set, try again when there is a network."
         )
         raise DataError(f"Could not download {name} to {root}: {error}.", "not downloaded", advice) from error
     _check_download(name, root)
@@ -329,14 +335,14 @@ def _check_download(name: str, root: Path) -> None:
         raise DataError(problem, "not downloaded", advice + embedded)
     for file, md5 in _downloaded_files(name):
         path = folder / file
-        if not vision.torchvision().datasets.utils.check_integrity(path, md5):
+        if not torchvision_shim.torchvision().datasets.utils.check_integrity(path, md5):
             found = f"md5 {_md5(path)}" if path.is_file() else "no file"
             raise DataError(f"{path} is damaged: expected md5 {md5}, found {found}.", "damaged", advice)
 
 
 def _downloaded_files(name: str) -> list[tuple[str, str]]:
     """File name and md5, as torchvision publishes them."""
-    datasets = vision.torchvision().datasets
+    datasets = torchvision_shim.torchvision().datasets
     if name == "mnist":
         return datasets.MNIST.resources
     meta = datasets.CIFAR10.meta
@@ -344,10 +350,10 @@ def _downloaded_files(name: str) -> list[tuple[str, str]]:
 
 
 def _md5(path: Path) -> str:
-    return vision.torchvision().datasets.utils.calculate_md5(path)
+    return torchvision_shim.torchvision().datasets.utils.calculate_md5(path)
 
 
-# --- what is here ---------------------------------------------------------------------------------
+# --- state of the files ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -359,24 +365,24 @@ class DataFile:
     where: Path
     bytes: int
     state: str  # "ok", "missing", "damaged" or "not downloaded"
-    advice: str  # what to do; empty when there is nothing to do
+    advice: str  # what to do; empty if nothing
 
 
 def available() -> list[DataFile]:
-    """Every embedded file and every download, each looked at and its checksum compared."""
+    """Every embedded file and every download, each with its checksum verified."""
     folder, root = embedded_folder(), download_folder()
     records = [
-        _record(name, what, folder / file, lambda file=file: _read_embedded(folder, file))
+        _record(name, what, folder / file, functools.partial(_read_embedded, folder, file))
         for name, file, what in EMBEDDED
     ]
     for name, (place, what) in DOWNLOADS.items():
         shown = "cifar10_full" if name == "cifar10" else "mnist (download)"
-        records.append(_record(shown, what, root / place, lambda name=name: _check_download(name, root)))
+        records.append(_record(shown, what, root / place, functools.partial(_check_download, name, root)))
     return records
 
 
 def verify(name: str) -> None:
-    """Raise a DataError unless every file that `load(name, ...)` reads is there and right."""
+    """Raise a DataError unless every file that `load(name, ...)` reads is there and undamaged."""
     _check("data set", name, NAMES)
     if name == "cifar10_full":
         _check_download("cifar10", download_folder())
@@ -405,18 +411,18 @@ AUGMENTATIONS = ("none", "crop", "flip_crop", "affine")
 
 
 def augmenter(name: str) -> Callable[[Tensor], Tensor] | None:
-    """A function that changes each image of a batch by a draw of its own; None for "none".
+    """A function that changes each image of a batch at random; None for "none".
 
-    Draws come from torch's global generator. Space that moves into view is filled with the image's
-    own darkest value per channel, which is the background of a digit at every scale of `inputs`.
+    It uses torch's global generator. Pixels that move into view are filled with the image's
+    own darkest value per channel, which is the background of a digit for every value of `inputs`.
     """
     _check("augmentation", name, AUGMENTATIONS)
     if name == "none":
         return None
-    vision.torchvision()
+    torchvision_shim.torchvision()
     from torchvision.transforms import v2
 
-    def transform(size: tuple[int, int]):
+    def transform(size: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
         if name == "affine":  # 15 degrees and 10 %: a 6 does not become a 9, and stays in the picture
             smooth = v2.InterpolationMode.BILINEAR
             return v2.RandomAffine(degrees=15, translate=(0.1, 0.1), interpolation=smooth)
@@ -426,7 +432,7 @@ def augmenter(name: str) -> Callable[[Tensor], Tensor] | None:
 
     def augment(x: Tensor) -> Tensor:
         darkest = x.amin(dim=(2, 3), keepdim=True)
-        change = transform(tuple(x.shape[2:]))  # transforms fill with 0, so the darkest becomes 0 meanwhile
+        change = transform(tuple(x.shape[2:]))  # transforms fill with 0, so shift the darkest value to 0
         return torch.stack([change(image) for image in x - darkest]) + darkest
 
     return augment

@@ -1,87 +1,117 @@
-"""The training loop, on one screen, and what is written down beside it."""
+"""The training loop, on one screen, and the facts that are recorded with it."""
 
 import contextlib
 import copy
 import hashlib
 import os
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
-from labkit.recording.recorder import LossRecorder, Recorder
-from labkit.training.rules import RecipeError
-from labkit.training.recipe import Recipe
+from labkit.errors import RecipeError
+from labkit.recording.recorder import FULL_EVERY, LossRecorder, Recorder
 from labkit.recording.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
-from labkit.training.state import Workbench, seeded
+from labkit.training.recipe import COUNT, Recipe
+from labkit.training.state import TrainingState, seeded
 
-PROBE = 512  # training images looked at again and again; enough to call a unit dead that is silent on all of them
-SHARPNESS_SAMPLES = 128  # of the probe, for the curvature at the end: 10 Hessian products in some 30 ms
+PROBE = 512  # training images examined at every validation; a unit that is 0 on all of them counts as dead
+SHARPNESS_SAMPLES = 128  # for the curvature at the end of a run: 10 Hessian-vector products in about 30 ms
+EachStep = Callable[[Any], object]  # receives the recorder; to return True stops the run
 
 
 def train(
-    recipe: Recipe, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise"
+    recipe: Recipe,
+    *,
+    instruments: bool = True,
+    each_step: EachStep | None = None,
+    progress: bool = True,
+    errors: str = "raise",
+    full_every: int = FULL_EVERY,
 ) -> Run:
-    """Train as the recipe says and return what the instruments saw.
+    """Train a recipe and return everything that was recorded.
 
-    `each_step(recorder)` is called after every step; when it returns True, training stops there. (A run in
-    several processes goes on to its end.) Ctrl-C stops too, and what was recorded is kept.
-    `instruments=False` records the loss alone. An error in a step is raised, or, with `errors="record"`, ends
-    the run and is kept among its facts.
+    `each_step(recorder)` is called after every step; if it returns True, training stops there. (A run in several
+    processes ignores it.) Ctrl-C stops too, and what was recorded is kept. `instruments=False` records only the loss.
+    An error in a step or in a validation is raised, or, with `errors="record"`, ends the run and is kept in
+    `run.facts["error"]`. Losses, norms and means are measured at every step; activations, extremes and near-zero shares
+    at the first 50 steps, after jumps, and at every eighth step, or at all with `full_every=1`.
     """
-    options = {"instruments": instruments, "progress": progress, "errors": errors}
+    if problem := COUNT.problem(full_every):
+        raise RecipeError(f"full_every: {problem}")
+    options: dict[str, Any] = {"instruments": instruments, "progress": progress, "errors": errors}
+    options["full_every"] = full_every
     if recipe.processes > 1:
-        from labkit.training.processes import train_together  # only two of the failures need it
+        from labkit.training.processes import train_together  # few runs need it
 
         return train_together(recipe, **options)
     return Training(recipe).run(each_step=each_step, **options)
 
 
-class Training(Workbench):
-    """One run on the workbench, with every instrument around it."""
+class Training(TrainingState):
+    """One run of a recipe, with all instruments."""
 
-    error: dict | None = None  # what ended it, where an error did
+    stopped: str | None = None  # why the run ended before its last step
+    error: dict | None = None  # the error that ended it
 
-    def run(self, *, instruments: bool = True, each_step=None, progress: bool = True, errors: str = "raise") -> Run:
-        """The loop. One step is `recipe.step`; the recorder looks on from inside it."""
-        recipe, began, stopped = self.recipe, time.perf_counter(), None
+    def run(
+        self,
+        *,
+        instruments: bool = True,
+        each_step: EachStep | None = None,
+        progress: bool = True,
+        errors: str = "raise",
+        full_every: int = FULL_EVERY,
+    ) -> Run:
+        """The loop. One step is `recipe.step`, which lets the recorder measure before the weights change."""
+        recipe, began = self.recipe, time.perf_counter()
         order = torch.Generator().manual_seed(recipe.seed)
         evaluations = evaluation_steps(recipe.steps, recipe.evaluate_every)
-        recorder = self.recorder = self.new_recorder(instruments)
+        recorder = self.recorder = self.new_recorder(instruments, full_every)
         with seeded(recipe.seed), few_threads(), recorder:
             batches = recipe.batches(self.data.train, recipe, order)
             bar = tqdm(range(recipe.steps), delay=2, leave=False, disable=None if progress else True, unit="step")
-            try:
+            with self.ended_by_errors(errors), bar:
                 for step, (x, y) in zip(bar, batches, strict=False):
                     if step in evaluations:
                         recorder.validate(**recipe.evaluate(self, self.data.val))
                     self.set_lr(recipe.schedule(step, recipe))
                     recipe.step(self, x, y)
                     if recorder.hopeless or (each_step and each_step(recorder)):
-                        stopped = "non-finite" if recorder.hopeless else "on request"
+                        self.stopped = "non-finite" if recorder.hopeless else "on request"
                         break
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-            except Exception as error:
-                if errors != "record":
-                    raise
-                stopped, self.error = "error", error_facts(error, recorder.steps)
-            finally:
-                bar.close()
-            if evaluations:
-                recorder.validate(**recipe.evaluate(self, self.data.val))
-        return recorder.run(recipe.summary(), **self.facts(recorder, stopped, began))
+            with self.ended_by_errors(errors):
+                if evaluations:
+                    recorder.validate(**recipe.evaluate(self, self.data.val))
+        return recorder.as_run(recipe.summary(), **self.facts(recorder, began))
 
-    def new_recorder(self, instruments: bool) -> LossRecorder:
+    @contextlib.contextmanager
+    def ended_by_errors(self, errors: str) -> Iterator[None]:
+        """Ctrl-C, and with "record" an error too, ends this part of the run; what was recorded is kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        except Exception as error:
+            if errors != "record":
+                raise
+            self.stopped = self.stopped or "error"  # an error of the last validation does not undo Ctrl-C
+            self.error = self.error or error_facts(error, self.recorder.steps)  # of two, the first is the cause
+
+    def new_recorder(self, instruments: bool, full_every: int = FULL_EVERY) -> LossRecorder:
         if not instruments:
             return LossRecorder(self.optimizer, self.device)
-        probe = [part[:PROBE] for part in self.data.train]
-        return Recorder(self.model, self.optimizer, loss=self.recipe.loss, probe=probe, autocast=self.autocast)
+        x, y = self.data.train
+        probe = x[:PROBE], y[:PROBE]
+        options: dict[str, Any] = {"loss": self.recipe.loss, "autocast": self.autocast, "full_every": full_every}
+        return Recorder(self.model, self.optimizer, probe=probe, **options)
 
-    # --- what is written down beside the traces ---
+    # --- facts that are recorded with the traces ---
 
-    def facts(self, recorder, stopped: str | None, began: float) -> dict:
+    def facts(self, recorder: LossRecorder, began: float) -> dict[str, Any]:
         labels = self.data.train.y
         facts = {
             "classes": self.data.classes,
@@ -90,17 +120,17 @@ class Training(Workbench):
             "clip": self.recipe.clip,
             "clip_by": self.recipe.clip_by,
             "planned_steps": self.recipe.steps,
-            "stopped": stopped,
+            "stopped": self.stopped,
             "error": self.error,
             "device": self.device.type,
             "torch": torch.__version__,
-            "weights_sha256": fingerprint(self.model),
+            "weights_sha256": weights_checksum(self.model),
         }
-        if not recorder.hopeless and not self.error:  # a net that cannot take a step has no curvature to measure
+        if not recorder.hopeless and not self.error:  # no curvature of a net that cannot take a step
             facts |= self.sharpness()
         return facts | {"seconds": round(time.perf_counter() - began, 3)}
 
-    def sharpness(self) -> dict:
+    def sharpness(self) -> dict[str, float]:
         """Curvature at the end of the run, in float32 and eval mode, on a copy of the net."""
         model = copy.deepcopy(self.model).float().eval()
         x, y = (part[:SHARPNESS_SAMPLES] for part in self.data.train)
@@ -111,13 +141,13 @@ class Training(Workbench):
         }
 
 
-def error_facts(error: Exception, step: int) -> dict:
-    """What is worth keeping of an error: its kind, its words, and the step it ended."""
+def error_facts(error: BaseException, step: int) -> dict[str, Any]:
+    """An error as plain values: its kind, its message, and the step at which it happened."""
     return {"kind": type(error).__name__, "message": str(error), "step": step}
 
 
 def evaluation_steps(steps: int, every: int | None) -> frozenset[int]:
-    """Before which steps to validate: dense early (an overfitting U-turn is over by step 15), sparse later."""
+    """Before which steps to validate: often early (an overfitting U-turn may be over by step 15), rarely later."""
     if every is not None:
         return frozenset(range(0, steps, every)) if every else frozenset()
     widest, chosen, step = max(1, steps // 16), [], 0
@@ -128,11 +158,11 @@ def evaluation_steps(steps: int, every: int | None) -> frozenset[int]:
 
 
 @contextlib.contextmanager
-def few_threads():
+def few_threads() -> Iterator[None]:
     """One torch thread, or $LABKIT_THREADS, while a run trains.
 
-    On nets of this size a second thread saves a fifth of the time on an idle machine; on a busy one the threads
-    wait for each other at every operation, and training takes twenty times as long.
+    On nets of this size a second thread saves a fifth of the time on an idle machine. On a busy one the threads wait
+    for each other at every operation, and training takes twenty times as long.
     """
     asked, before = os.environ.get("LABKIT_THREADS", "1"), torch.get_num_threads()
     if not asked.isdecimal() or int(asked) < 1:
@@ -144,8 +174,8 @@ def few_threads():
         torch.set_num_threads(before)
 
 
-def fingerprint(model) -> str:
-    """A checksum of all weights, to tell whether two runs ended in the very same net."""
+def weights_checksum(model: torch.nn.Module) -> str:
+    """A checksum of all weights, to tell whether two runs ended with identical weights."""
     digest = hashlib.sha256()
     for weight in model.parameters():
         digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Two or more real processes that train one net together, over gloo on the loopback interface."""
+"""Data-parallel training: two or more processes train one net, over gloo on the loopback interface."""
 
 import contextlib
 import itertools
@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from torch.utils.data import DistributedSampler
 from labkit.recording.run import Run
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-PATIENCE = timedelta(seconds=120)  # for the other processes, in every exchange
+PATIENCE = timedelta(seconds=120)  # timeout of each collective operation
 
 
-GOODBYE = 10  # seconds for a process to end by itself once its result is here
+GOODBYE = 10  # seconds for a process to exit by itself after its result has arrived
 
 
 class WorkerDied(RuntimeError):
@@ -31,7 +32,7 @@ class WorkerDied(RuntimeError):
 
 
 def averaging_step(training, x, y) -> None:
-    """One step in which all processes use the mean of their gradients, as DistributedDataParallel does."""
+    """One step with gradients averaged over all processes, as in DistributedDataParallel."""
     training.optimizer.zero_grad()
     loss = training.loss(x, y)
     training.backward(loss)
@@ -44,14 +45,15 @@ def averaging_step(training, x, y) -> None:
 
 
 def dealt(split, recipe, generator):
-    """Each process gets its own share of every epoch, in a new order each time."""
+    """Each process gets its own share of every epoch, in a new order each epoch."""
     return dealt_by(sampler(split, recipe), split, recipe, each_epoch=DistributedSampler.set_epoch)
 
 
 def sampler(split, recipe) -> DistributedSampler:
-    """torch's own: the same shuffled order in all processes, of which each takes its own part."""
-    ranks = {"num_replicas": distributed.get_world_size(), "rank": distributed.get_rank()}
-    return DistributedSampler(range(len(split.y)), **ranks, seed=recipe.seed, drop_last=True)
+    """torch's DistributedSampler: all processes shuffle alike, and each takes its own part."""
+    images: Any = range(len(split.y))  # the sampler only needs a length
+    world, rank = distributed.get_world_size(), distributed.get_rank()
+    return DistributedSampler(images, world, rank, seed=recipe.seed, drop_last=True)
 
 
 def dealt_by(sampler, split, recipe, each_epoch):
@@ -66,14 +68,14 @@ def dealt_by(sampler, split, recipe, each_epoch):
 
 
 def train_together(recipe, **options) -> Run:
-    """Train one recipe in `recipe.processes` processes; the run of the first, with what the others saw as facts.
+    """Train one recipe in `recipe.processes` processes; the run of the first, with the samples of the others as facts.
 
-    The processes end with this one, whatever ends it: each listens to a pipe that closes when we are gone.
+    The processes end with this one, however it ends: each reads from a pipe that closes when this process is gone.
     """
-    context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     if hasattr(context, "set_forkserver_preload"):
         # One import of torch for all the processes; torch's optimizers import torch._dynamo when the first is made.
-        context.set_forkserver_preload([__name__, "labkit.train", "torch._dynamo"])
+        context.set_forkserver_preload([__name__, "labkit.training.loop", "torch._dynamo"])
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     workers, pipes = [], []
     try:
@@ -88,7 +90,7 @@ def train_together(recipe, **options) -> Run:
             far_end.close()
         results = [receive(pipe, rank) for rank, pipe in enumerate(pipes)]
         for worker in workers:
-            worker.join(GOODBYE)  # one that is ended from outside leaves its semaphores behind
+            worker.join(GOODBYE)  # a process that is killed leaves its semaphores behind
         return joined(results)
     finally:
         for pipe in pipes:
@@ -96,12 +98,12 @@ def train_together(recipe, **options) -> Run:
         for worker in workers:
             worker.terminate()
             worker.join(GOODBYE)
-            worker.kill()  # one that does not listen
+            worker.kill()  # one that does not react to SIGTERM
 
 
 @contextlib.contextmanager
 def uninterrupted():
-    """Ctrl-C waits until a process is started: half started, nobody would end it."""
+    """Ctrl-C waits until a process has started: nobody would end one that is half started."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -114,7 +116,7 @@ def uninterrupted():
 
 @contextlib.contextmanager
 def usual_start_method(context):
-    """A process of joblib's has a start method of its own, which it hands on, and which no child would know."""
+    """A joblib process has its own start method, which its children would inherit and do not know."""
     before = multiprocessing.get_start_method()
     multiprocessing.set_start_method(context.get_start_method(), force=True)
     try:
@@ -127,7 +129,7 @@ def receive(pipe, rank: int) -> tuple[Run, np.ndarray]:
     try:
         result = pipe.recv()
     except EOFError:
-        message = f"process {rank} of the run ended without a result; its own message stands above"
+        message = f"process {rank} of the run ended without a result; see its own message above"
         raise WorkerDied(message) from None
     if isinstance(result, Exception):
         raise result
@@ -136,7 +138,7 @@ def receive(pipe, rank: int) -> tuple[Run, np.ndarray]:
 
 def work(rank: int, recipe, port: int, pipe, options: dict) -> None:
     """One process: join the group, train, send back the run and the fingerprints of its samples."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's to answer: it ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     threading.Thread(target=end_with_parent, args=(pipe,), daemon=True).start()
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     from labkit.training.loop import Training
@@ -146,23 +148,24 @@ def work(rank: int, recipe, port: int, pipe, options: dict) -> None:
     try:
         training = Training(recipe)
         run = training.run(**options)
-        result = run, training.recorder.ledger.trained.read()[0]
+        recorder: Any = training.recorder  # it has recorded the fingerprints of the samples
+        result: Any = run, recorder.samples.trained.read()[0]
     except Exception as error:
         result = error
-    with contextlib.suppress(OSError):  # nobody listens any more
+    with contextlib.suppress(OSError):  # the parent is gone
         pipe.send(result)
     distributed.destroy_process_group()
 
 
 def end_with_parent(pipe) -> None:
-    """Nothing is ever sent to us: the pipe can only close, and then we are alone."""
+    """Nothing is ever sent through this pipe: when `recv` returns, the parent has gone."""
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     os._exit(1)
 
 
 def joined(results: list[tuple[Run, np.ndarray]]) -> Run:
-    """The first process's run, with the share of its first epoch that another process saw in that epoch too."""
+    """The first process's run, with the share of its first epoch that another process trained on in that epoch too."""
     (run, own), *others = results
     epoch = first_repeat(own)
     seen = np.concatenate([prints[:epoch] for _, prints in others])
@@ -172,7 +175,7 @@ def joined(results: list[tuple[Run, np.ndarray]]) -> Run:
 
 
 def first_repeat(prints: np.ndarray) -> int:
-    """How many samples come before any comes again."""
+    """How many samples come before the first one that repeats."""
     _, first = np.unique(prints, return_index=True)
     again = np.setdiff1d(np.arange(len(prints)), first, assume_unique=True)
     return int(again[0]) if len(again) else len(prints)

@@ -1,25 +1,23 @@
-"""What a knob of a recipe may be set to: one rule each, for checking, for the command line and for sliders."""
+"""Which values a knob of a recipe may have: one rule each, for checks, for the command line and for sliders."""
 
-import difflib
 import math
+import sys
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from labkit.errors import near
+
+LARGEST = 2**63 - 1  # the largest whole number that a tensor can hold
 
 
-class RecipeError(ValueError):
-    """A wish that cannot be granted: an unknown name or a bad value, and what would do instead."""
+class Rule(Protocol):
+    """Checks the values of a knob, and reads them from text. `str(rule)` says in words what is allowed."""
 
+    def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None if it is allowed."""
 
-FEW = 20  # names of a list that is too long to be shown whole
-
-
-def near(name: str, known) -> str:
-    """' Did you mean ...?' when a known name is close, else the list of them."""
-    known = sorted(str(item) for item in known)
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {close[0]!r}?"
-    more = f" and {len(known) - FEW} more" if len(known) > 2 * FEW else ""
-    return f"Known: {', '.join(known[:FEW] if more else known)}{more}."
+    def parse(self, text: str) -> Any:
+        """The value that a text means; text without a meaning is returned as it is, for `problem` to refuse."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,15 @@ class Number:
     optional: bool = False
     words: tuple[str, ...] = ()
 
-    def problem(self, value) -> str | None:
+    def problem(self, value: object) -> str | None:
         if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"expected {self}, got {value!r} of type {type(value).__name__}"
+        limit = LARGEST if self.whole else sys.float_info.max
+        if isinstance(value, int) and not -limit <= value <= limit:
+            digits = int(abs(value).bit_length() * math.log10(2)) + 1  # Python refuses to write out very long ones
+            return f"expected {self}, got a whole number of about {digits} digits; the largest possible is {limit:g}"
         inside = self.low < value <= self.high if self.above else self.low <= value <= self.high
         good = inside and math.isfinite(value) and not (self.whole and isinstance(value, float))
         return None if good else f"expected {self}, got {value!r}"
@@ -49,7 +51,7 @@ class Number:
         others = [repr(word) for word in self.words] + ["None"] * self.optional
         return " ".join([kind, " and ".join(bounds), *(f"or {other}" for other in others)]).replace("  ", " ")
 
-    def parse(self, text: str):
+    def parse(self, text: str) -> float | int | str | None:
         if text.lower() == "none" and self.optional:
             return None
         if text in self.words:
@@ -67,7 +69,7 @@ class OneOf:
 
     names: tuple[str, ...]
 
-    def problem(self, value) -> str | None:
+    def problem(self, value: object) -> str | None:
         return None if value in self.names else f"expected {self}, got {value!r}. {near(value, self.names)}"
 
     def __str__(self) -> str:
@@ -81,11 +83,11 @@ class OneOf:
 class Flag:
     """True or False."""
 
-    def problem(self, value) -> str | None:
+    def problem(self, value: object) -> str | None:
         return None if isinstance(value, bool) else f"expected {self}, got {value!r}"
 
     def __str__(self) -> str:
         return "True or False"
 
-    def parse(self, text: str):
+    def parse(self, text: str) -> bool | str:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)

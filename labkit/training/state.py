@@ -1,21 +1,33 @@
-"""What one training step is made of: the workbench on which a recipe's parts are put together."""
+"""What a `step` receives: the model, optimizer and data of a recipe, and a method for each move of a training step."""
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from labkit.training.rules import RecipeError
+from labkit.errors import RecipeError
+
+if TYPE_CHECKING:
+    from labkit.recording.recorder import LossRecorder
+    from labkit.training.data import Data
+    from labkit.training.recipe import Recipe
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PURE = {"half": torch.float16, "bf16_pure": torch.bfloat16}
 
 
-class Workbench:
-    """Everything that a recipe asks for, made and ready; a recipe's `step` puts the pieces in order."""
+class TrainingState:
+    """The model, optimizer, data and precision of a recipe; a recipe's `step` calls the methods in order."""
 
-    def __init__(self, recipe):
+    recorder: LossRecorder  # set when the run begins
+
+    def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self.device = pick_device(recipe.device)
         with seeded(recipe.seed):
@@ -24,62 +36,72 @@ class Workbench:
             self.optimizer = recipe.optimizer(self.model, recipe)
         dynamic = recipe.loss_scale == "dynamic"
         if dynamic and recipe.precision == "half":
-            wanted = "use precision 'fp16', or a fixed factor"
-            raise RecipeError(f"loss_scale: 'dynamic' needs float32 weights, precision 'half' has none; {wanted}")
+            advice = "use precision 'fp16', or a fixed factor"
+            raise RecipeError(f"loss_scale: 'dynamic' needs float32 weights, precision 'half' has none; {advice}")
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=dynamic)
-        self.fixed_scale = 1.0 if dynamic else recipe.loss_scale or 1.0
-        self.recorder = None
+        self.fixed_scale = 1.0 if dynamic else float(recipe.loss_scale or 1.0)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """The model's outputs, in the recipe's precision."""
         with self.autocast():
             return self.model(x)
 
-    def loss(self, x, y):
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch, in the recipe's precision."""
         outputs = self.forward(x)
         with self.autocast():
             return self.recipe.loss(outputs, y)
 
-    def backward(self, loss) -> None:
-        """Backpropagate, scaled where the recipe asks; afterwards the gradients are in true units again."""
+    def backward(self, loss: Tensor) -> None:
+        """Backpropagate, with loss scaling if the recipe has it; afterwards the gradients are unscaled."""
         self.scaler.scale(loss * self.fixed_scale if self.fixed_scale != 1 else loss).backward()
         self.scaler.unscale_(self.optimizer)
         if self.fixed_scale != 1:
-            torch._foreach_div_([weight.grad for weight in self.weights()], self.fixed_scale)
+            gradients = [weight.grad for weight in self.weights() if weight.grad is not None]
+            torch._foreach_div_(gradients, self.fixed_scale)
 
-    def look(self, loss, x, y) -> None:
-        """The one moment that the instruments see: gradients are ready, weights not yet changed."""
-        scale = self.fixed_scale
-        if self.scaler.is_enabled():
-            scale = self.scaler._get_scale_async().clone()  # the tensor: get_scale() would make a GPU wait
+    def look(self, loss: Tensor, x: Tensor, y: Tensor) -> None:
+        """Let the instruments measure this step. Call it once, after backward and before clip and update."""
+        scale = current_scale(self.scaler) if self.scaler.is_enabled() else self.fixed_scale
         self.recorder.look(loss, x, y, scale)
 
     def clip(self) -> None:
+        """Clip the gradients, if the recipe says so."""
         if self.recipe.clip is None:
             return
-        by_norm = self.recipe.clip_by == "norm"
-        clip = torch.nn.utils.clip_grad_norm_ if by_norm else torch.nn.utils.clip_grad_value_
-        clip(self.weights(), self.recipe.clip)
+        if self.recipe.clip_by == "norm":
+            torch.nn.utils.clip_grad_norm_(self.weights(), self.recipe.clip)
+        else:
+            torch.nn.utils.clip_grad_value_(self.weights(), self.recipe.clip)
 
     def update(self) -> None:
-        """The optimizer's step, unless GradScaler found an overflow and skips it."""
+        """The optimizer's step; GradScaler skips it after an overflow."""
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
     def weights(self) -> list[torch.nn.Parameter]:
+        """The parameters that have a gradient."""
         return [weight for weight in self.model.parameters() if weight.grad is not None]
 
     def set_lr(self, lr: float) -> None:
+        """Set the learning rate of all parameter groups."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
-    def autocast(self):
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """The context of mixed precision; does nothing in float32 and in pure 16 bits."""
         dtype = AUTOCAST.get(self.recipe.precision)
         return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
 
 
+def current_scale(scaler: torch.amp.GradScaler) -> float | Tensor:
+    """The loss scale as a tensor: `get_scale()` would make a GPU wait. A number where there is no tensor yet."""
+    held = scaler._get_scale_async()
+    return scaler.get_scale() if held is None else held.clone()
+
+
 def pick_device(name: str) -> torch.device:
-    """The device by its name; 'auto' is a GPU where there is one."""
+    """The device by its name; 'auto' is a GPU if there is one."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(device for device, found in there.items() if found)
@@ -88,21 +110,21 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-# PyTorch's random numbers belong to the whole process: of two runs in two threads, the second waits for the first.
+# PyTorch's random generators belong to the whole process: of two runs in two threads, the second waits for the first.
 _random_numbers = threading.RLock()
 
 
 @contextlib.contextmanager
-def seeded(seed: int):
-    """All random numbers from one seed inside; afterwards the generators are as they were."""
+def seeded(seed: int) -> Iterator[None]:
+    """Seed all random generators inside, and restore them afterwards."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with _random_numbers, torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
 
 
-def in_precision(data, precision: str):
-    """The same data in the pure 16-bit format, where the recipe asks for one."""
+def in_precision(data: Data, precision: str) -> Data:
+    """The same data in 16 bits, if the precision is a pure 16-bit one."""
     if precision not in PURE:
         return data
     cast = {

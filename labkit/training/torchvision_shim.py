@@ -1,10 +1,10 @@
-"""torchvision, also where its compiled operators do not load.
+"""torchvision, even if its compiled operators do not load.
 
-torchvision and torch come from two wheels. When they were built against different torches (a CPU
-torch beside the default torchvision is the usual case) `import torchvision` stops with "operator
+torchvision and torch come from two wheels. If torchvision was built for another torch (usually: a CPU
+torch beside the default torchvision), `import torchvision` fails with "operator
 torchvision::nms does not exist". Nothing labkit uses needs that operator: declaring it, without code
 behind it, is enough for datasets, transforms and models. `ops.nms`, detection models and
-`io.decode_image` stay out of reach; installing both wheels from one index is the full cure.
+`io.decode_image` do not work; to get them, install both wheels from the same index.
 """
 
 import importlib
@@ -20,7 +20,7 @@ _MISSING = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 
-_lock = threading.Lock()  # notebooks train in threads; two half imports would spoil each other
+_lock = threading.Lock()  # notebooks train in threads; two imports at the same time would break each other
 _module: ModuleType | None = None
 _declared: torch.library.Library | None = None  # kept alive: torch forgets the operators with the object
 

@@ -1,6 +1,7 @@
-"""A failure mode as one standalone PyTorch script: the code of its parts, gathered from where it stands."""
+"""A failure mode as one standalone PyTorch script: the source code of its parts, collected from the package."""
 
 import ast
+import builtins
 import functools
 import inspect
 import re
@@ -8,27 +9,27 @@ import sys
 import textwrap
 import types
 
-from labkit.cli.standalone import template as loop
-from labkit.training import data
-from labkit.training import parts
+from labkit.cli.standalone import template
 from labkit.failures.mode import FailureMode
+from labkit.training import data, parts
 from labkit.training.recipe import Recipe
-from labkit.training.state import Workbench
+from labkit.training.state import TrainingState
 
-# Instead of what reads our own files, with their checksums: a plain reader of MNIST.
-INSTEAD = {data.mnist: loop.mnist, data.load: loop.load}
-# Where nothing is augmented, and where all is in float32, simpler pieces do the same.
-PLAIN_BATCHES = {parts.shuffled: loop.shuffled}
-FLOAT32 = {Workbench: loop.Float32Workbench}
-SEVERAL_PROCESSES = {loop.start: loop.start_several}
+PACKAGE = __package__.split(".")[0]  # labkit, at whatever depth this file is
+# A plain MNIST reader instead of ours, which verifies checksums of embedded files.
+INSTEAD = {data.mnist: template.mnist, data.load: template.load}
+# Simpler equivalents for a recipe without augmentation, and for one in float32.
+PLAIN_BATCHES = {parts.shuffled: template.shuffled}
+FLOAT32 = {TrainingState: template.Float32State}
+SEVERAL_PROCESSES = {template.start: template.start_several}
 
 
 def script(mode: FailureMode) -> str:
-    """The source of a script that trains the sick and the cured recipe and needs torch alone."""
+    """The source of a script that trains the sick and the cured recipe and needs only torch."""
     recipes = mode.recipes()
     sick, cured = recipes["sick"], recipes["cured"]
     gathered = Gathered(instead(sick, cured))
-    for part in (*parts_of(sick).values(), *parts_of(cured).values(), loop.Settings, loop.main):
+    for part in (*parts_of(sick).values(), *parts_of(cured).values(), template.Settings, template.main):
         gathered.add(part)
     made = f"SICK = Settings(\n{settings(sick, gathered)})\nCURED = SICK.but({changes(cured, sick, gathered)})\n"
     runs = '{"sick": SICK, "cured": CURED}'
@@ -37,7 +38,7 @@ def script(mode: FailureMode) -> str:
 
 
 def instead(*recipes: Recipe) -> dict:
-    """What the script has in place of the package's own pieces."""
+    """Replacements in the script for pieces of the package."""
     chosen = dict(INSTEAD)
     if all(recipe.augment == "none" for recipe in recipes):
         chosen |= PLAIN_BATCHES
@@ -109,6 +110,8 @@ class Gathered:
         if decorators := getattr(node, "decorator_list", ()):
             first = min(decorator.lineno for decorator in decorators)
             source = "\n".join(_source(module).splitlines()[first - 1 : node.end_lineno])
+        source = _without_checker_types(source, module)
+        node = ast.parse(source).body[0]
         self.homes[name], self.definitions[name] = module, source  # early: a definition may use itself
         replaced = self._needs(node, module)
         del self.definitions[name]
@@ -132,13 +135,13 @@ class Gathered:
         return replaced
 
     def _add_object(self, module: types.ModuleType, name: str, thing) -> str:
-        """Under which name the script has it."""
+        """Its name in the script."""
         if isinstance(thing, types.FunctionType | type) and thing in self.instead:
             self.add(thing)
             return self.instead[thing].__name__
         while name not in _top_level(module):
             line = _imports(module)[name]
-            if line.split()[1].split(".")[0] != "labkit":
+            if line.split()[1].split(".")[0] != PACKAGE:
                 self.imports.add(line)
                 return name
             module, name = sys.modules[line.split()[1]], line.split()[3]
@@ -148,11 +151,42 @@ class Gathered:
 
 def ours(thing) -> bool:
     """Is it defined in this package?"""
-    return thing.__module__.split(".")[0] == "labkit"
+    return thing.__module__.split(".")[0] == PACKAGE
 
 
 def _is_our_module(thing) -> bool:
-    return isinstance(thing, types.ModuleType) and thing.__name__.split(".")[0] == "labkit"
+    return isinstance(thing, types.ModuleType) and thing.__name__.split(".")[0] == PACKAGE
+
+
+def _without_checker_types(source: str, module: types.ModuleType) -> str:
+    """The same code without annotations that only a type checker can resolve: a script has no `Recipe`."""
+    lines = [line.encode() for line in source.splitlines()]  # ast counts columns in bytes
+    cuts = []
+    for each in ast.walk(ast.parse(source)):
+        note = getattr(each, "returns", None) or getattr(each, "annotation", None)
+        if note is not None and _for_checker_only(note, module):
+            cuts.append((note.lineno - 1, *_cut(each, note, lines[note.lineno - 1])))
+    for number, start, end, instead in sorted(cuts, reverse=True):
+        lines[number] = lines[number][:start] + instead + lines[number][end:]
+    return re.sub(r"\n(\s*\n){2,}", "\n\n", b"\n".join(lines).decode())
+
+
+def _cut(each: ast.AST, note: ast.expr, line: bytes) -> tuple[int, int, bytes]:
+    """From where to where an annotation is cut out of its line, and what is written instead."""
+    if isinstance(each, ast.arg):
+        default = line[note.end_col_offset :].startswith(b" = ")
+        return each.col_offset + len(each.arg.encode()), note.end_col_offset + 3 * default, b"=" * default
+    if isinstance(each, ast.FunctionDef):
+        return line.rindex(b" ->", 0, note.col_offset), note.end_col_offset, b""
+    if each.value is None:  # a declaration and nothing else
+        return 0, len(line), b""
+    return each.target.end_col_offset, note.end_col_offset, b""
+
+
+def _for_checker_only(note: ast.expr, module: types.ModuleType) -> bool:
+    names = {each.id for each in ast.walk(note) if isinstance(each, ast.Name)}
+    quoted = any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(note))
+    return quoted or not names <= {*vars(module), *vars(builtins)}
 
 
 def _own_names(node: ast.AST) -> set[str]:

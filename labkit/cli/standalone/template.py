@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from labkit.training.data import Data, Split
-from labkit.training.state import Workbench
+from labkit.training.state import TrainingState
 
 SHOWN = 8  # lines of progress per run
 FOLDER = Path(os.environ.get("MNIST_FOLDER", "datasets"))  # where MNIST's four .gz files are
@@ -65,7 +65,7 @@ def shuffled(split, recipe, generator):
             yield split.x.index_select(0, batch), split.y.index_select(0, batch)
 
 
-class Float32Workbench:
+class Float32State:
     """Data, net and optimizer, made and ready; a recipe's `step` puts the pieces in order."""
 
     def __init__(self, recipe):
@@ -124,7 +124,7 @@ class Losses:
 
 def train(recipe) -> None:
     """One run: step by step, then the validation."""
-    training = Workbench(recipe)
+    training = TrainingState(recipe)
     training.recorder = Losses(recipe.steps)
     torch.manual_seed(recipe.seed)
     order = torch.Generator().manual_seed(recipe.seed)

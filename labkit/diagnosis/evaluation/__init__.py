@@ -1,0 +1,1 @@
+"""How far the verdict can be trusted: the contract of every mode, and the blind evaluation on held-out runs."""

@@ -1,36 +1,33 @@
-"""The diagnosis put to the test: modes on seeds and nets it has not seen, and a zoo of healthy runs."""
+"""Evaluate the diagnosis blind: every mode on held-out seeds and nets, and healthy runs of many kinds."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import joblib
 import numpy as np
-from tqdm.auto import tqdm
 
-from labkit.diagnosis.evaluation import healthy_runs as zoo
-from labkit.training import models
-from labkit.diagnosis.look_alikes import loss_alarm
-from labkit.diagnosis.evaluation.contract import play_with_twins
 from labkit.diagnosis.diagnose import UNSURE, diagnose
+from labkit.diagnosis.evaluation import healthy_runs
+from labkit.diagnosis.look_alikes import loss_alarm
+from labkit.diagnosis.study import Study, play
+from labkit.errors import RecipeError, near
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import DATASETS, FailureMode
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError, near
-from labkit.training.recipe import COUNT, Recipe
 from labkit.recording.run import Run
-from labkit.diagnosis.study import Study
-from labkit.training.loop import train
+from labkit.training import models
+from labkit.training.parallel import check_jobs, spread
+from labkit.training.recipe import COUNT, Recipe
+from labkit.training.run_store import Memory, RunStore
 
-# --- which runs set the thresholds, and which judge them ------------------------------------------
+# --- the splits: which runs thresholds are set on, and which are held out -------------------------
 
 
 @dataclass(frozen=True)
-class Part:
-    """Runs for one purpose: seeds from this one on (the zoo is drawn with it too), and nets for each data set.
+class Split:
+    """Runs for one purpose: seeds from this one on (the healthy runs are drawn with it too), and nets per data set.
 
-    Every mode plays on its own net, and on the others: on all of them, or, seed by seed, on one of them in turn.
+    Every mode is trained on its own net and on the others: on all of them or, with `in_turn`, on one per seed.
     """
 
     first_seed: int
@@ -40,25 +37,25 @@ class Part:
 
 
 # The thresholds themselves were first set on seeds 0 to 4 and each mode's own net: see CONTRACT.md.
-PARTS = {
-    "setting": Part(
+SPLITS = {
+    "development": Split(
         100,
         {"mnist": ("own", "wider", "narrower"), "cifar10": ("own",)},
         False,
-        "to look at and to learn from: a signature may be mended by what is missed here",
+        "to look at and to learn from: a signature may be fixed by what it misses here",
     ),
-    "judged": Part(
+    "retired": Split(
         1000,
         {"mnist": ("own", "deeper", "another activation"), "cifar10": ("own",)},
         True,
-        "held before: named first in 77 of 77 on own nets and 31 of 32 on others, false alarms on 6 of 198 healthy "
-        "runs. These were looked at and mended, so that it belongs to setting now",
+        "held out before: named first in 77 of 77 on own nets and 31 of 32 on others, false alarms on 6 of 198 healthy "
+        "runs. The misses were looked at and fixed, so this split is used for development now",
     ),
-    "judging": Part(
+    "held-out": Split(
         2000,
         {"mnist": ("own", "two layers deeper", "a third activation"), "cifar10": ("own",)},
         True,
-        "to be held at the end and published as it is: no threshold is ever set by what is missed here",
+        "to be evaluated at the end and published unchanged: no threshold is ever set by what is missed here",
     ),
 }
 
@@ -78,7 +75,7 @@ def activation_from(others: dict[str, str]) -> Callable[[Recipe], dict | None]:
 
 @dataclass(frozen=True)
 class Net:
-    """Another net for a mode: what changes in its recipes, and the entries that the mode must not hang on."""
+    """Another net for a mode: what changes in its recipes, and the recipe entries that the mode must not depend on."""
 
     changes: Callable[[Recipe], dict | None]  # None where there is no such net
     touches: tuple[str, ...] = ()
@@ -96,12 +93,10 @@ NETS = {
 
 
 def recipes_on(mode: FailureMode, net: str, dataset: str, seed: int) -> dict[str, Recipe] | None:
-    """The healthy and the sick recipe on another net; None where the fault or a cure is about what would change."""
+    """The healthy and the sick recipe on another net; None where that changes what the fault or a cure is about."""
     asked = NETS[net]
     changed = {entry for recipe in (mode.sick, *mode.cures.values()) for entry in recipe.changes_from(mode.healthy)}
-    if mode.shows == "dead":
-        changed.add("activation")  # only a ReLU dies
-    if changed & set(asked.touches) or not mode.on(dataset):
+    if (changed | set(mode.depends_on)) & set(asked.touches) or not mode.on(dataset):
         return None
     recipes = mode.recipes(dataset=dataset, seed=seed)
     changes = asked.changes(recipes["healthy"])
@@ -113,22 +108,22 @@ def recipes_on(mode: FailureMode, net: str, dataset: str, seed: int) -> dict[str
 
 @dataclass(frozen=True)
 class Patient:
-    """One sick run beside its twin, and what the diagnosis said of both."""
+    """One sick run with its healthy twin, and the diagnosis of both."""
 
     name: str
     net: str
     dataset: str
     seed: int
-    ill: bool  # did it lose at least half of what the mode says?
-    twin_learned: bool  # is its healthy twin, on the same net, healthy at all?
+    ill: bool  # did it lose at least half the accuracy that the mode says?
+    twin_learned: bool  # did its healthy twin, on the same net, learn?
     verdict: tuple[str, ...]
     twin_verdict: tuple[str, ...]
     twin: str  # the fingerprint of its weights: several modes share one
     onset: int | None  # of the first diagnosis
     place: str
-    departure: int  # the step at which it leaves its twin's path
-    loss_alarm: int | None  # the step at which the loss beside the twin's tells
-    wanted: tuple[str, ...]  # right places; empty where the mode has none
+    departure: int  # the step at which it first differs from its twin
+    loss_alarm: int | None  # the step at which its loss, compared with the twin's, shows the failure
+    wanted: tuple[str, ...]  # correct places; empty where the mode has none
 
     @property
     def counts(self) -> bool:
@@ -136,7 +131,7 @@ class Patient:
 
     @property
     def rank(self) -> int | None:
-        """1 where its name came first; None where it did not come."""
+        """Position of the correct name in the diagnosis, from 1; None if it is not there."""
         return self.verdict.index(self.name) + 1 if self.name in self.verdict else None
 
     @property
@@ -145,14 +140,14 @@ class Patient:
 
     @property
     def place_right(self) -> bool | None:
-        """None where the mode has no place to find. A wrong name is a wrong place."""
+        """None where the mode has no place to find. With a wrong name the place is wrong too."""
         return self.rank == 1 and any(_is_at(self.place, each) for each in self.wanted) if self.wanted else None
 
     @property
     def onset_right(self) -> bool | None:
-        """Not before the run leaves its twin's path, and not after the loss tells; a step early is allowed.
+        """Not before the run differs from its twin, and not after the loss shows it; one step early is allowed.
 
-        None where nothing could be wrong: the fault is there from the start, and the loss never tells.
+        None where no onset could be wrong: the fault is there from the start, and the loss never shows it.
         """
         if self.loss_alarm is None and self.departure == 0:
             return None
@@ -163,7 +158,7 @@ class Patient:
 
     @property
     def lead(self) -> int | None:
-        """Steps from the onset that was said to the loss's own alarm, where the name was right and the loss tells."""
+        """Steps from the diagnosed onset to the alarm of the loss, where the name is correct and the loss shows it."""
         return self.loss_alarm - self.onset if self.rank == 1 and self.loss_alarm is not None else None
 
 
@@ -174,7 +169,7 @@ def _is_at(place: str, wanted: str) -> bool:
 
 @dataclass(frozen=True)
 class Healthy:
-    """One healthy run of the zoo, and what the diagnosis said of it."""
+    """One healthy run and its diagnosis."""
 
     kind: str
     learned: bool
@@ -183,9 +178,9 @@ class Healthy:
 
 
 def departure(sick: Run, healthy: Run) -> int:
-    """The first step at which a run is not what its twin is: both have the same seed, so they agree to the bit before.
+    """The first step at which a run differs from its twin: with the same seed they are bit-identical before.
 
-    Read off loss, gradient norm and learning rate, and off the validations where only those differ.
+    Read from loss, gradient norm and learning rate, and from the validations where only those differ.
     """
     steps = []
     for trace, axis in (("loss", "step"), ("grad_norm_total", "step"), ("lr", "step"), ("val_loss", "val_step")):
@@ -200,24 +195,10 @@ def departure(sick: Run, healthy: Run) -> int:
 
 
 def examine_patient(name: str, net: str, dataset: str, seed: int, folder: Path | None = None) -> Patient:
-    """Train a mode's sick and healthy recipe on this net, or take them from the folder, and ask the diagnosis."""
-    mode = FAILURES[name]
-    files = files_of(name, net, dataset, seed)
-    recipes = {role: recipe for role, (_, recipe) in files.items()}
-    known = {file[1]: run for file in files.values() if (run := kept(folder, *file)) is not None}
-    study = play_with_twins(mode, recipes | {"cured": recipes["healthy"]}, known)
-    for role, (file, recipe) in files.items():
-        if recipe not in known:
-            keep(folder, file, study.runs[role])
-    return judged(study, net, dataset, seed)
-
-
-def files_of(name: str, net: str, dataset: str, seed: int) -> dict[str, tuple[str, Recipe]]:
-    """Under which name the healthy and the sick run of a case are kept, and their recipes."""
+    """Train a mode's sick and healthy recipe on this net, or take the runs from the folder, and diagnose them."""
     recipes = recipes_on(FAILURES[name], net, dataset, seed)
-    return {
-        role: (f"{name}-{net.replace(' ', '_')}-{role}-{dataset}-{seed}", recipe) for role, recipe in recipes.items()
-    }
+    study = play(FAILURES[name], recipes | {"cured": recipes["healthy"]}, RunStore(folder), progress=False)
+    return judged(study, net, dataset, seed)
 
 
 def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
@@ -232,38 +213,21 @@ def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
         ill=study.harm >= mode.harm / 2,
         twin_learned=study.healthy.facts["stopped"] is None and study.healthy.accuracy >= mode.enough(dataset),
         verdict=tuple(found.name for found in study.diagnoses),
-        twin_verdict=tuple(found.name for found in diagnose(study.healthy)),
+        twin_verdict=tuple(found.name for found in study.verdicts["healthy"]),
         twin=study.healthy.facts["weights_sha256"],
         onset=first.onset if first else None,
         place=first.place if first else "",
         departure=left,
-        loss_alarm=None if alarm is None or alarm < left else alarm,  # earlier ones are the twin's as well
+        loss_alarm=None if alarm is None or alarm < left else alarm,  # an earlier one is the twin's as well
         wanted=tuple(each.format(**words) for each in mode.where),
     )
 
 
-def examine_healthy(kind: str, recipe: Recipe, file: str = "", folder: Path | None = None) -> Healthy:
-    run = kept(folder, file, recipe)
-    if run is None:
-        run = keep(folder, file, train(recipe, progress=False))
-    learned = run.facts["stopped"] is None and run.accuracy >= zoo.ENOUGH.get(kind, zoo.USUAL)
+def examine_healthy(kind: str, recipe: Recipe, folder: Path | None = None) -> Healthy:
+    """Train a healthy recipe, or take its run from the folder, and diagnose it."""
+    run = RunStore(folder).run_of(recipe, errors="raise", progress=False)
+    learned = run.facts["stopped"] is None and run.accuracy >= healthy_runs.ENOUGH.get(kind, healthy_runs.USUAL)
     return Healthy(kind, learned, run.accuracy, tuple(found.name for found in diagnose(run)))
-
-
-def kept(folder: Path | None, file: str, recipe: Recipe) -> Run | None:
-    """The run that was saved under this name, if it is of this recipe."""
-    path = folder / f"{file}.npz" if folder else None
-    if path is None or not path.exists():
-        return None
-    run = Run.load(path)
-    return run if run.recipe == json.loads(json.dumps(recipe.summary())) else None
-
-
-def keep(folder: Path | None, file: str, run: Run) -> Run:
-    """Save a run under this name, where there is a folder to keep runs in."""
-    if folder:
-        run.save(folder / f"{file}.npz")
-    return run
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -271,21 +235,21 @@ def keep(folder: Path | None, file: str, run: Run) -> Run:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a blind evaluation found, with the part and the data sets it was held on."""
+    """The results of a blind evaluation on one split."""
 
     patients: list[Patient]
     healthy: list[Healthy]
-    part: str = "judging"
-    skipped: int = 0  # cases whose runs were not at hand
+    split: str = "held-out"
+    skipped: int = 0  # cases whose runs were not in the folder
 
     @property
     def ill(self) -> list[Patient]:
-        """Those that fell ill beside a twin that did not: only they can be named."""
+        """The patients that failed while their twin learned: only these can be diagnosed correctly."""
         return [each for each in self.patients if each.counts]
 
     @property
     def counted(self) -> list[Healthy]:
-        """The runs of the zoo that really learned."""
+        """The healthy runs that did learn."""
         return [each for each in self.healthy if each.learned]
 
     @property
@@ -302,7 +266,7 @@ class Evaluation:
         return [each for each in self.twins if each.twin_verdict]
 
     def only(self, **wanted) -> "Evaluation":
-        """The patients with these entries alone: net="own", dataset="mnist"; a tuple of values is any of them."""
+        """Only the patients with these values: net="own", dataset="mnist"; a tuple stands for any of its values."""
 
         def fits(each: Patient) -> bool:
             return all(getattr(each, name) in (value if isinstance(value, tuple) else (value,))
@@ -311,7 +275,7 @@ class Evaluation:
         return dataclasses.replace(self, patients=[each for each in self.patients if fits(each)])
 
     def named(self, within: int = 1) -> tuple[int, int]:
-        """(how often the right name was among the first `within`, of how many that fell ill)."""
+        """(how often the correct name was among the first `within`, out of how many)."""
         return sum(each.rank is not None and each.rank <= within for each in self.ill), len(self.ill)
 
     @property
@@ -331,7 +295,7 @@ class Evaluation:
         return [each.lead for each in self.ill if each.lead is not None]
 
     def confusions(self) -> list[tuple[str, str, int]]:
-        """(the truth, what was said first instead, how often), the most frequent first."""
+        """(the failure, the name that came first instead, how often), the most frequent first."""
         counts: dict[tuple[str, str], int] = {}
         for each in self.ill:
             if each.rank != 1:
@@ -347,7 +311,7 @@ def _share(answers: Iterable[bool | None]) -> tuple[int, int]:
 def hold(
     names: Sequence[str] | None = None,
     *,
-    part: str = "judging",
+    split: str = "held-out",
     seeds: int = 1,
     healthy: int = 200,
     datasets: Sequence[str] = ("mnist",),
@@ -355,49 +319,68 @@ def hold(
     folder: Path | None = None,
     kept_only: bool = False,
 ) -> Evaluation:
-    """Every mode on the seeds and nets of one part, and a zoo of healthy runs; all of it on so many processes.
+    """Evaluate every mode on the seeds and nets of one split, and `healthy` healthy runs, in `jobs` processes.
 
     With a folder the trained runs are kept there, and those it has are not trained again: a changed signature can be
-    tried in a minute. With `kept_only` nothing is trained: what the folder has not is left out, and counted.
+    tried in a minute. With `kept_only` nothing is trained: cases that are not in the folder are left out, and counted.
     """
-    for value, rule, what in ((jobs, COUNT, "jobs"), (seeds, COUNT, "seeds")):
-        if problem := rule.problem(value):
-            raise RecipeError(f"{what}: {problem}")
-    for value, known, what in ((part, PARTS, "part"), *((each, DATASETS, "dataset") for each in datasets)):
+    check_arguments(split, seeds, datasets, jobs, folder, kept_only)
+    ill = cases(names, SPLITS[split], seeds, datasets)
+    well = healthy_runs.draw(healthy, seed=SPLITS[split].first_seed)
+    asked = len(ill) + len(well)
+    if kept_only:
+        ill = [case for case in ill if all(kept(folder, recipe) for recipe in recipes_of(case).values())]
+        well = [(kind, recipe) for kind, recipe in well if kept(folder, recipe)]
+    work = [(examine_patient, *case, folder) for case in ill] + [(examine_healthy, *case, folder) for case in well]
+    results = list(spread(_called, work, jobs, unit="case"))
+    return Evaluation(results[: len(ill)], results[len(ill) :], split, skipped=asked - len(work))
+
+
+def check_arguments(
+    split: str, seeds: int, datasets: Sequence[str], jobs: int, folder: Path | None, kept_only: bool
+) -> None:
+    """Refuse a bad value before anything is trained."""
+    check_jobs(jobs)
+    if problem := COUNT.problem(seeds):
+        raise RecipeError(f"seeds: {problem}")
+    for value, known, what in ((split, SPLITS, "split"), *((each, DATASETS, "dataset") for each in datasets)):
         if value not in known:
             raise RecipeError(f"{what}: expected one of {', '.join(known)}, got {value!r}. {near(value, known)}")
     if kept_only and folder is None:
-        raise RecipeError("--kept judges what is in a folder: say which one with --runs FOLDER")
-    first = PARTS[part].first_seed
-    ill = [(*each, folder) for each in cases(names, PARTS[part], seeds, datasets)]
-    drawn = enumerate(zoo.healthy_zoo(healthy, seed=first))
-    well = [(kind, recipe, f"zoo-{number}-{first}", folder) for number, (kind, recipe) in drawn]
-    asked = len(ill) + len(well)
-    if kept_only:
-        ill = [each for each in ill if all(kept(folder, *file) is not None for file in files_of(*each[:4]).values())]
-        well = [each for each in well if kept(folder, each[2], each[1]) is not None]
-    work = [joblib.delayed(examine_patient)(*each) for each in ill]
-    work += [joblib.delayed(examine_healthy)(*each) for each in well]
-    done = joblib.Parallel(n_jobs=jobs, return_as="generator")(work)
-    results = list(tqdm(done, total=len(work), unit="case", leave=False, disable=None))
-    return Evaluation(results[: len(ill)], results[len(ill) :], part, skipped=asked - len(work))
+        raise RecipeError("--kept evaluates the runs in a folder: name it with --runs FOLDER")
+    if kept_only and not folder.is_dir():
+        raise RecipeError(f"--kept: there is no folder {folder}; without --kept the runs are trained and kept there")
 
 
-def cases(names: Sequence[str] | None, part: Part, seeds: int, datasets: Sequence[str]) -> list[tuple]:
-    """(mode, net, data set, seed) for everything that this part asks; net by net, so that twins are shared."""
+def kept(folder: Path, recipe: Recipe) -> bool:
+    """Is the run of this recipe in the folder? What this process remembers besides does not count."""
+    return RunStore(folder, memory=Memory(0)).get(recipe) is not None
+
+
+def recipes_of(case: tuple[str, str, str, int]) -> dict[str, Recipe]:
+    name, net, dataset, seed = case
+    return recipes_on(FAILURES[name], net, dataset, seed)
+
+
+def _called(function: Callable, *arguments):
+    return function(*arguments)
+
+
+def cases(names: Sequence[str] | None, split: Split, seeds: int, datasets: Sequence[str]) -> list[tuple]:
+    """(mode, net, data set, seed) for every case of this split; net by net, so that twins are shared."""
     asked = []
     for dataset in datasets:
-        for seed in range(part.first_seed, part.first_seed + seeds):
+        for seed in range(split.first_seed, split.first_seed + seeds):
             for turn, name in enumerate(names or FAILURES, start=seed):
-                nets = [net for net in part.nets[dataset] if recipes_on(FAILURES[name], net, dataset, seed)]
+                nets = [net for net in split.nets[dataset] if recipes_on(FAILURES[name], net, dataset, seed)]
                 own, others = nets[:1], nets[1:]
-                chosen = [others[turn % len(others)]] if part.in_turn and others else others
+                chosen = [others[turn % len(others)]] if split.in_turn and others else others
                 asked += [(name, net, dataset, seed) for net in own + chosen]
     return sorted(asked, key=lambda each: (datasets.index(each[2]), list(NETS).index(each[1]), each[3]))
 
 
 def interval(count: int, of: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share; it is right for shares near 0 too."""
+    """Wilson's 95 % confidence interval of a share; it holds for shares near 0 too."""
     if of == 0:
         return 0.0, 1.0
     share, scale = count / of, 1 + z * z / of

@@ -1,26 +1,22 @@
-"""Many seeds: does every mode keep its contract?"""
+"""The contract of every mode, over several seeds."""
 
-import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import joblib
 import torch
-from tqdm.auto import tqdm
 
-from labkit.cli.bench import cpu_name
-from labkit.failures.mode import FailureMode
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
-from labkit.training.recipe import COUNT, Recipe
-from labkit.recording.run import Run
 from labkit.diagnosis.study import Study, play
+from labkit.drawing import markdown
+from labkit.failures.catalogue import FAILURES
+from labkit.recording.machine import cpu_name
+from labkit.training import run_store
+from labkit.training.parallel import check_jobs, spread
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One mode, played with one seed."""
+    """One mode, trained with one seed."""
 
     name: str
     seed: int
@@ -41,33 +37,18 @@ class Outcome:
 def contract(
     names: Sequence[str] | None = None, *, seeds: Sequence[int] = range(5), dataset: str = "mnist", jobs: int = 1
 ) -> list[Outcome]:
-    """Every mode that this data set has, with every seed; spread over so many processes."""
-    if problem := COUNT.problem(jobs):
-        raise RecipeError(f"jobs: {problem}")
+    """Train every mode that this data set has with every seed, in `jobs` processes."""
+    check_jobs(jobs)
     names = [name for name in names or FAILURES if FAILURES[name].on(dataset)]
-    # Seed by seed, so that the modes that share a healthy twin find it trained already.
-    work = [joblib.delayed(examine)(name, seed, dataset) for seed in seeds for name in names]
-    done = joblib.Parallel(n_jobs=jobs, return_as="generator")(work)
-    return list(tqdm(done, total=len(work), unit="study", leave=False, disable=None))
+    # Seed by seed, so that modes that share a healthy twin find it in the memory of their process.
+    cases = [(name, seed, dataset) for seed in seeds for name in names]
+    return list(spread(examine, cases, jobs, unit="study"))
 
 
 def examine(name: str, seed: int, dataset: str) -> Outcome:
-    """Play one mode with one seed, and judge it."""
+    """Train one mode with one seed, and check its contract."""
     mode = FAILURES[name]
-    return judge(play_with_twins(mode, mode.recipes(dataset=dataset, seed=seed)))
-
-
-def play_with_twins(mode: FailureMode, recipes: dict[str, Recipe], known: dict[Recipe, Run] | None = None) -> Study:
-    """The study of these recipes; healthy runs of one seed are kept in this process: many modes share theirs."""
-    known = {recipe: run for recipe, run in _twins.items() if recipe.seed == recipes["healthy"].seed} | (known or {})
-    study = play(mode, recipes, known, progress=False)
-    _twins.clear()
-    _twins.update({recipe: run for recipe, run in known.items() if recipe not in (recipes["sick"], recipes["cured"])})
-    _twins[recipes["healthy"]] = study.healthy
-    return study
-
-
-_twins: dict[Recipe, Run] = {}
+    return judge(play(mode, mode.recipes(dataset=dataset, seed=seed), run_store.memory, progress=False))
 
 
 def judge(study: Study) -> Outcome:
@@ -90,7 +71,7 @@ def table(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
     for name in dict.fromkeys(each.name for each in outcomes):
         own = [each for each in outcomes if each.name == name]
         counts = (f"{sum(getattr(each, test) for each in own)}/{len(own)}" for test in CHECKS)
-        levels = (spread([each.accuracy[role] for each in own]) for role in ("healthy", "sick", "cured"))
+        levels = (low_to_high([each.accuracy[role] for each in own]) for role in ("healthy", "sick", "cured"))
         rows.append((name, *counts, *levels, f"{statistics.median(each.seconds for each in own):.1f}"))
     return rows
 
@@ -98,18 +79,21 @@ def table(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
 CHECKS = ("fails", "named", "cured", "clean")
 
 
-def spread(values: list[float]) -> str:
-    """'93-95 %', or one number where all are the same."""
+def low_to_high(values: list[float]) -> str:
+    """'93-95 %', or one number where both are the same."""
     low, high = (f"{100 * value:.0f}" for value in (min(values), max(values)))
     return f"{low} %" if low == high else f"{low}-{high} %"
 
 
-def in_words(outcomes: list[Outcome]) -> str:
-    """The table for the terminal, and what was broken."""
-    rows = table(outcomes)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", summary(outcomes), *broken(outcomes)])
+def outcomes_as_text(outcomes: list[Outcome]) -> str:
+    """The table for the terminal, and the contracts that were broken."""
+    return "\n".join([*in_columns(table(outcomes)), "", summary(outcomes), *broken(outcomes)])
+
+
+def in_columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def summary(outcomes: list[Outcome]) -> str:
@@ -130,17 +114,17 @@ def broken(outcomes: list[Outcome]) -> list[str]:
 
 
 def in_markdown(outcomes: list[Outcome], dataset: str) -> str:
-    """The same as a page of the documentation, with its conditions."""
+    """The same as a page of the documentation, with the conditions."""
     head, *rows = table(outcomes)
     seeds = sorted({each.seed for each in outcomes})
     lines = [
-        "# The contract, kept",
+        "# The contract: results",
         "",
-        "Every mode, played with several seeds: does the sick run fail, is it named first by the blind diagnosis, does",
-        "the cure cure, and does the healthy twin show nothing? Accuracies are of the validation set, lowest and",
+        "Every mode, trained with several seeds: does the sick run fail, is it named first by the diagnosis, does",
+        "the cure work, and does the healthy twin show nothing? Accuracies are of the validation set, lowest and",
         "highest over the seeds; seconds are the median for the healthy, the sick and the cured run together.",
         "",
-        "The thresholds were set on these very seeds, so this says that the modes are reproducible, not how well the",
+        "The thresholds were set on these same seeds, so this says that the modes are reproducible, not how well the",
         "diagnosis does on runs it has not seen: that is what `labkit clinic` without `--contract` is for. In most",
         "modes the proven cure undoes the fault, and its run is then the healthy twin's own.",
         "",
@@ -149,25 +133,9 @@ def in_markdown(outcomes: list[Outcome], dataset: str) -> str:
         + (f" --dataset {dataset}" if dataset != "mnist" else "")
         + f"` on {cpu_name()}, torch {torch.__version__}, one thread per run.",
         "",
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
-        *("| `" + row[0] + "` | " + " | ".join(row[1:]) + " |" for row in rows),
+        *markdown.table(head, [(f"`{row[0]}`", *row[1:]) for row in rows]),
         "",
         summary(outcomes) + ".",
         *(f"- {line}" for line in broken(outcomes)),
     ]
     return "\n".join(lines) + "\n"
-
-
-@contextlib.contextmanager
-def on_cluster(address: str | None):
-    """Spread the work over a Dask cluster inside, where an address is given; else over processes of this machine."""
-    if address is None:
-        yield
-        return
-    try:
-        from dask.distributed import Client
-    except ModuleNotFoundError:
-        raise RecipeError("--dask needs the extra 'cluster' (pip install \"dask[distributed]\")") from None
-    with Client(address), joblib.parallel_config(backend="dask"):
-        yield

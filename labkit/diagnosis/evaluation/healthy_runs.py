@@ -4,7 +4,7 @@ import random
 
 from labkit.training.recipe import Recipe
 
-# Each kind of net with the choices under which it is known to learn. The hard cases are among them on purpose: sparse
+# Each kind of net with the settings under which it is known to learn. Hard cases are included on purpose: sparse
 # ReLU nets (Adam 1e-2), converged runs (small sets, many steps), noisy small batches, warm-ups, He-initialised deep
 # nets with first losses of 3, saturating tanh nets, squared error, dropout, batch norm, augmentation.
 KINDS = {
@@ -105,26 +105,26 @@ KINDS = {
     "decayed": {"weight_decay": (1e-4, 1e-3), "lr": (0.1,), "momentum": (0.0, 0.5), "schedule": ("exponential",)},
 }
 COMMON = {"steps": (200, 300, 400), "samples": (5_000, 10_000, 20_000)}
-# What such a run reaches at least; a draw below it has not learned, and is not counted as healthy.
+# Lowest validation accuracy of a run of this kind; below it the run has not learned, and is not counted as healthy.
 ENOUGH = {"transformer": 0.55, "recurrent": 0.6}
 USUAL = 0.8
 
 
-def healthy_zoo(count: int, seed: int = 0) -> list[tuple[str, Recipe]]:
-    """So many recipes, kind after kind, their choices drawn at random; the same for the same seed."""
-    draw = random.Random(seed)
+def draw(count: int, seed: int = 0) -> list[tuple[str, Recipe]]:
+    """(kind, recipe) for `count` healthy runs, kind after kind, with choices drawn at random from the seed."""
+    chance = random.Random(seed)
     kinds = list(KINDS)
-    return [(kind, recipe(kind, draw)) for kind in (kinds[index % len(kinds)] for index in range(count))]
+    return [(kind, recipe(kind, chance)) for kind in (kinds[index % len(kinds)] for index in range(count))]
 
 
-def recipe(kind: str, draw: random.Random) -> Recipe:
+def recipe(kind: str, chance: random.Random) -> Recipe:
     choices = COMMON | KINDS[kind]
-    chosen = {name: draw.choice(values) for name, values in choices.items()}
-    return Recipe(**chosen, seed=draw.randrange(1000, 10_000))
+    chosen = {name: chance.choice(values) for name, values in choices.items()}
+    return Recipe(**chosen, seed=chance.randrange(1000, 10_000))
 
 
-def in_words(kind: str) -> str:
-    """What a kind draws from: 'lr 0.05, 0.1; depth 2, 3'."""
+def choices_as_text(kind: str) -> str:
+    """The choices of a kind: 'lr 0.05, 0.1; depth 2, 3'."""
     choices = (COMMON | KINDS[kind]).items()
     return "; ".join(
         f"{name} {', '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}"

@@ -1,4 +1,4 @@
-"""What a blind evaluation found: as a table for the terminal, a picture, and a page of the documentation."""
+"""The results of a blind evaluation: a table for the terminal, a figure, and a page of the documentation."""
 
 import statistics
 import textwrap
@@ -9,18 +9,19 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.diagnosis.evaluation import healthy_runs as zoo
-from labkit.cli.bench import cpu_name
-from labkit.diagnosis.evaluation.blind import NETS, PARTS, Evaluation, Healthy, Patient, interval
-from labkit.diagnosis.evaluation.contract import spread
 from labkit.diagnosis.diagnose import UNSURE
-from labkit.failures import FAILURES
+from labkit.diagnosis.evaluation import healthy_runs
+from labkit.diagnosis.evaluation.blind import NETS, SPLITS, Evaluation, Healthy, Patient, interval
+from labkit.diagnosis.evaluation.contract import in_columns, low_to_high
+from labkit.drawing.markdown import table
+from labkit.failures.catalogue import FAILURES
+from labkit.recording.machine import cpu_name
 
-UNSEEN = tuple(net for net in NETS if net != "own")
+OTHERS = tuple(net for net in NETS if net != "own")
 
 
 class Row:
-    """One number of the evaluation beside its goal, where it has one; `most` says that less is better."""
+    """One number of the evaluation and its goal, if it has one; `most`: lower is better."""
 
     def __init__(self, what: str, share: tuple[int, int], goal: float | None = None, *, most: bool = False):
         self.what, (self.count, self.of), self.goal, self.most = what, share, goal, most
@@ -53,31 +54,31 @@ HEAD = ("what", "how often", "share", "95 % interval", "goal", "")
 
 
 def numbers(found: Evaluation) -> list[Row]:
-    """Every number of the evaluation, in the order of importance."""
+    """Every number of the evaluation, the most important first."""
     nets = [net for net in NETS if any(each.net == net for each in found.patients)]
     datasets = dict.fromkeys(each.dataset for each in found.patients)
     rows = []
     for dataset in datasets:
         here, on = found.only(dataset=dataset), f" ({dataset})" if len(datasets) > 1 else ""
-        rows.append(Row(f"named first, own nets on unseen seeds{on}", here.only(net="own").named(), 0.95))
-        if any(each.net in UNSEEN for each in here.patients):
-            rows.append(Row(f"named first, unseen nets{on}", here.only(net=UNSEEN).named(), 0.90))
-            rows += [Row(f"- {net}", here.only(net=net).named()) for net in nets if net in UNSEEN]
+        rows.append(Row(f"named first, own nets on held-out seeds{on}", here.only(net="own").named(), 0.95))
+        if any(each.net in OTHERS for each in here.patients):
+            rows.append(Row(f"named first, held-out nets{on}", here.only(net=OTHERS).named(), 0.90))
+            rows += [Row(f"- {net}", here.only(net=net).named()) for net in nets if net in OTHERS]
     rows += [
         Row("named among the first two", found.named(within=2)),
-        Row("place right, where there is one", found.placed, 0.90),
-        Row("onset right", found.dated),
+        Row("place correct, where there is one", found.placed, 0.90),
+        Row("onset correct", found.dated),
         Row("unsure", found.unsure),
     ]
-    zoo_alarms, twin_alarms = (
+    drawn_alarms, twin_alarms = (
         (len(found.false_alarms), len(found.counted)),
         (len(found.alarmed_twins), len(found.twins)),
     )
-    together = tuple(map(sum, zip(zoo_alarms, twin_alarms, strict=True)))
+    together = tuple(map(sum, zip(drawn_alarms, twin_alarms, strict=True)))
     return [
         *rows,
         Row("false alarms on healthy runs", together, 0.01, most=True),
-        *([Row("- of the zoo", zoo_alarms)] if found.healthy else []),
+        *([Row("- drawn at random", drawn_alarms)] if found.healthy else []),
         Row("- twins of the patients", twin_alarms),
     ]
 
@@ -85,31 +86,29 @@ def numbers(found: Evaluation) -> list[Row]:
 def lead_in_words(found: Evaluation) -> str:
     leads = found.leads
     if not leads:
-        return "lead time: the loss told of none"
+        return "lead time: the loss shows none of the failures"
     low, middle, high = (f"{value:.0f}" for value in np.percentile(leads, (25, 50, 75)))
     early = sum(lead > 0 for lead in leads)
     return (
-        f"lead time: the onset lies {middle} steps (median; middle half {low} to {high}) before the loss beside the "
-        f"twin's tells; earlier in {early} of {len(leads)}, later in {sum(lead < 0 for lead in leads)}"
+        f"lead time: the onset is {middle} steps (median; middle half {low} to {high}) before the alarm of the loss; "
+        f"earlier in {early} of {len(leads)}, later in {sum(lead < 0 for lead in leads)}"
     )
 
 
 def left_out(found: Evaluation) -> str:
     healthy = sum(not each.ill for each in found.patients)
     unlearned = sum(each.ill and not each.twin_learned for each in found.patients)
-    zoo_unlearned = len(found.healthy) - len(found.counted)
+    drawn_unlearned = len(found.healthy) - len(found.counted)
     return (
-        f"not counted: {healthy} of {len(found.patients)} patients that did not fall ill, "
-        f"{unlearned} whose twin did not learn, {zoo_unlearned} of {len(found.healthy)} runs of the zoo that "
+        f"not counted: {healthy} of {len(found.patients)} patients that did not fail, "
+        f"{unlearned} whose twin did not learn, {drawn_unlearned} of {len(found.healthy)} healthy runs that "
         "did not learn" + (f"; {found.skipped} cases that were not trained yet" if found.skipped else "")
     )
 
 
-def in_words(found: Evaluation) -> str:
+def evaluation_as_text(found: Evaluation) -> str:
     """For the terminal."""
-    rows = [HEAD, *(row.cells for row in numbers(found))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = in_columns([HEAD, *(row.cells for row in numbers(found))])
     lines += ["", *textwrap.wrap(lead_in_words(found), 110), *textwrap.wrap(left_out(found), 110), ""]
     return "\n".join([*lines, *(f"- {line}" for line in misses(found))])
 
@@ -124,9 +123,9 @@ def misses(found: Evaluation) -> list[str]:
             lines.append(f"{case(each)}: placed in {each.place or 'nothing'}, not in {' or '.join(each.wanted)}")
         if each.rank == 1 and each.onset_right is False:
             told = "never" if each.loss_alarm is None else f"at step {each.loss_alarm}"
-            left = f"it leaves its twin's path at step {each.departure}, and the loss tells {told}"
-            lines.append(f"{case(each)}: onset said to be {each.onset}; {left}")
-    lines += [f"false alarm in the zoo, {each.kind}: {', '.join(each.verdict)}" for each in found.false_alarms]
+            left = f"it differs from its twin from step {each.departure}, and the loss shows it {told}"
+            lines.append(f"{case(each)}: onset given as {each.onset}; {left}")
+    lines += [f"false alarm on a healthy run, {each.kind}: {', '.join(each.verdict)}" for each in found.false_alarms]
     return lines + [
         f"false alarm on the twin of {case(each)}: {', '.join(each.twin_verdict)}" for each in found.alarmed_twins
     ]
@@ -140,17 +139,17 @@ def case(each: Patient) -> str:
 
 
 def confusion_picture(found: Evaluation) -> Figure:
-    """What each patient had (rows) and what was said first (columns); modes that were always right share a row."""
+    """The failure of each patient (rows), the first name given (columns); modes that are always correct share a row."""
     confused = found.confusions()
     wrong, said = ({pair[side] for pair in confused} for side in (0, 1))
     others = len({each.name for each in found.ill} - wrong)
     last = f"{others} other modes" if wrong else f"all {others} modes"
     rows = [*(name for name in FAILURES if name in wrong), *([last] if others else [])]
-    columns = ["right", *(name for name in (*FAILURES, UNSURE, "nothing") if name in said)]
+    columns = ["correct", *(name for name in (*FAILURES, UNSURE, "nothing") if name in said)]
     counts = np.zeros((len(rows), len(columns)), dtype=int)
     for each in found.ill:
         row = rows.index(each.name if each.name in wrong else last)
-        counts[row, columns.index("right" if each.rank == 1 else each.said)] += 1
+        counts[row, columns.index("correct" if each.rank == 1 else each.said)] += 1
     figure = Figure(figsize=(4.6 + 0.42 * len(columns), 2.4 + 0.3 * len(rows)), layout="constrained", dpi=150)
     FigureCanvasAgg(figure)
     ax = figure.add_subplot()
@@ -160,7 +159,7 @@ def confusion_picture(found: Evaluation) -> Figure:
 
 
 def _matrix(ax, counts: np.ndarray, rows: list[str], columns: list[str]) -> None:
-    """Squares with their numbers in them; blue where the name was right, orange where it was not."""
+    """Squares with their counts; blue where the name is correct, orange where it is not."""
     for row, column in zip(*np.nonzero(counts), strict=True):
         colour = "#56B4E9" if column == 0 else "#E69F00"
         ax.add_patch(matplotlib.patches.Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, linewidth=0))
@@ -173,24 +172,24 @@ def _matrix(ax, counts: np.ndarray, rows: list[str], columns: list[str]) -> None
     ax.grid(which="minor", color="0.85", linewidth=0.6)
     ax.tick_params(which="both", length=0)
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="said first", ylabel="what it was")
+    ax.set(xlabel="named first", ylabel="failure")
 
 
 # --- page -----------------------------------------------------------------------------------------
 
 
 def in_markdown(found: Evaluation, command: str, picture: str = "") -> str:
-    """The page beside CONTRACT.md: conditions, numbers against goals, every miss, what the zoo was made of."""
+    """The page beside CONTRACT.md: conditions, numbers and goals, every miss, and the kinds of healthy runs."""
     sections = [
-        "# The clinic: how often is the diagnosis right?\n",
+        "# The clinic: how often is the diagnosis correct?\n",
         _conditions(found, command),
-        "## Numbers\n\n" + _table(HEAD, [row.cells for row in numbers(found)]),
+        "## Numbers\n\n" + "\n".join(table(HEAD, [row.cells for row in numbers(found)])),
         "\n".join(_wrapped(_sentence(text)) for text in (lead_in_words(found), left_out(found))),
-        _judged(),
+        _scored(),
         "## What went wrong\n\n" + ("\n".join(f"- {line}" for line in misses(found)) or "Nothing."),
         f"![Confusion matrix]({picture})" if picture else "",
-        "## Mode by mode\n\n" + _table(*_by_mode(found)),
-        "## The healthy zoo\n\n" + _table(*_by_kind(found.healthy)) if found.healthy else "",
+        "## Mode by mode\n\n" + "\n".join(table(*_by_mode(found))),
+        "## The healthy runs\n\n" + "\n".join(table(*_by_kind(found.healthy))) if found.healthy else "",
     ]
     return "\n\n".join(section.rstrip() for section in sections if section) + "\n"
 
@@ -199,45 +198,45 @@ def _conditions(found: Evaluation, command: str) -> str:
     seeds = sorted({each.seed for each in found.patients})
     played = len({each.name for each in found.patients})
     modes = "every mode" if played == len(FAILURES) else f"{played} of {len(FAILURES)} modes"
-    zoo_runs = f", and {len(found.healthy)} healthy runs drawn with seed {PARTS[found.part].first_seed}"
+    drawn = f", and {len(found.healthy)} healthy runs drawn with seed {SPLITS[found.split].first_seed}"
     lines = [
         f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}, one thread per run: {modes}, sick and "
-        f"healthy, with seed {', '.join(map(str, seeds))}{zoo_runs if found.healthy else ''}. "
-        "The diagnosis sees the instruments alone, never the recipe."
-        + (f" **Not complete: {found.skipped} cases of this part were not trained yet.**" if found.skipped else ""),
-        "Which runs set thresholds, and which judge them:",
+        f"healthy, with seed {', '.join(map(str, seeds))}{drawn if found.healthy else ''}. "
+        "The diagnosis sees only the instruments, never the recipe."
+        + (f" **Not complete: {found.skipped} cases of this split were not trained yet.**" if found.skipped else ""),
+        "Which runs the thresholds are set on, and which are held out:",
     ]
-    parts = [
+    splits = [
         "- seeds 0 to 4, own nets: the thresholds were set on them; [CONTRACT.md](CONTRACT.md) is about these runs"
     ]
-    for name, part in PARTS.items():
-        nets = "; ".join(f"{dataset}: {', '.join(nets)}" for dataset, nets in part.nets.items())
-        nets += " (its own and one other in turn)" if part.in_turn else ""
-        here = " **This page.**" if name == found.part else ""
-        parts.append(f"- `--part {name}`, seeds from {part.first_seed}, nets {nets}: {part.purpose}.{here}")
-    return "\n\n".join(map(_wrapped, lines)) + "\n\n" + "\n".join(_wrapped(each, "  ") for each in parts)
+    for name, split in SPLITS.items():
+        nets = "; ".join(f"{dataset}: {', '.join(nets)}" for dataset, nets in split.nets.items())
+        nets += " (its own and one other in turn)" if split.in_turn else ""
+        here = " **This page.**" if name == found.split else ""
+        splits.append(f"- `--split {name}`, seeds from {split.first_seed}, nets {nets}: {split.purpose}.{here}")
+    return "\n\n".join(map(_wrapped, lines)) + "\n\n" + "\n".join(_wrapped(each, "  ") for each in splits)
 
 
-JUDGED = (
-    "A patient counts where its sick run lost at least half of what the mode says, and its healthy twin learned on the "
-    "same net. A net is not asked of a mode whose fault or cure is about the entry that would change.",
-    "- **named first**: the first name of the diagnosis is the mode that was played.",
-    "- **place right**: the name is right, and the place is where the recipe put the fault (the field `where` of the "
-    "mode's file). Only modes whose fault is in one place, and whose signature has to find it, are asked: {placed}.",
-    "- **onset right**: the name is right, and the onset is not before the step at which the sick run leaves its "
-    "twin's path (both have the same seed, and agree to the bit until then; one step early is allowed) and not after "
-    "the step at which the loss beside the twin's tells (three times the first loss, twice the twin's, or a validation "
-    "loss at 1.5 times its lowest). Not asked where the fault is there from the start and the loss never tells.",
+SCORED = (
+    "A patient counts if its sick run lost at least half the accuracy that the mode says, and its healthy twin learned "
+    "on the same net. A mode is not trained on a net that changes the entry its fault or cure is about.",
+    "- **named first**: the first name of the diagnosis is the mode that was trained.",
+    "- **place correct**: the name is correct, and the place is where the recipe put the fault (the field `where` of "
+    "the mode's file). Counted are only modes whose fault is in one place that the signature has to find: {placed}.",
+    "- **onset correct**: the name is correct, and the onset is not before the step at which the sick run first "
+    "differs from its twin (with the same seed they are bit-identical until then; one step early is allowed) and not "
+    "after the alarm of the loss (three times the first loss, twice the twin's, or a validation loss at 1.5 times its "
+    "lowest). Not counted where the fault is there from the start and the loss never raises an alarm.",
     "- **lead time**: from the onset to that alarm of the loss. The diagnosis reads the whole run: this is the step it "
-    "dates the failure to, and not when a watcher would have called.",
+    "dates the failure to, not the step at which `labkit.watch` would have raised an alarm.",
     "- **false alarm**: any name, or unsure, on a run that learned.",
 )
 
 
-def _judged() -> str:
+def _scored() -> str:
     placed = ", ".join(f"`{mode.name}`" for mode in FAILURES.values() if mode.where)
-    first, *rest = (text.format(placed=placed) for text in JUDGED)
-    return "## How it is judged\n\n" + _wrapped(first) + "\n\n" + "\n".join(_wrapped(each, "  ") for each in rest)
+    first, *rest = (text.format(placed=placed) for text in SCORED)
+    return "## How it is scored\n\n" + _wrapped(first) + "\n\n" + "\n".join(_wrapped(each, "  ") for each in rest)
 
 
 def _by_mode(found: Evaluation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -254,13 +253,15 @@ def _by_mode(found: Evaluation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _cell(patients: list[Patient]) -> str:
-    """What was said of these: 'first', or the name that came instead; empty where the net was not asked."""
+    """'first', or the name that came first instead; empty where the mode was not trained on this net."""
     words = []
     for each in patients:
         if not each.counts:
-            words.append("not ill" if not each.ill else "twin did not learn")
+            words.append("did not fail" if not each.ill else "twin did not learn")
         else:
-            words.append("first" if each.rank == 1 else f"**{each.said}**" + (", then right" if each.rank == 2 else ""))
+            words.append(
+                "first" if each.rank == 1 else f"**{each.said}**" + (", then correct" if each.rank == 2 else "")
+            )
     return "; ".join(dict.fromkeys(words))
 
 
@@ -270,14 +271,9 @@ def _by_kind(runs: list[Healthy]) -> tuple[tuple[str, ...], list[tuple[str, ...]
         own = [each for each in runs if each.kind == kind]
         learned = [each for each in own if each.learned]
         alarms = sum(bool(each.verdict) for each in learned)
-        reached = spread([each.accuracy for each in learned]) if learned else ""
-        rows.append((kind, str(len(own)), str(len(learned)), reached, str(alarms), zoo.in_words(kind)))
+        reached = low_to_high([each.accuracy for each in learned]) if learned else ""
+        rows.append((kind, str(len(own)), str(len(learned)), reached, str(alarms), healthy_runs.choices_as_text(kind)))
     return ("kind", "runs", "learned", "accuracy", "false alarms", "drawn from"), rows
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def _sentence(text: str) -> str:

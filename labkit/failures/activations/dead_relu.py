@@ -1,21 +1,22 @@
-"""Biases of -5: every ReLU is off for every image, and off means no gradient, so it stays off."""
+"""Biases of -5: every ReLU is off for every image. A unit that is off gets no gradient, so it stays off."""
 
 import numpy as np
 import torch
 
-from labkit.training import models
-from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import stuck, worst_dead
-from labkit.training.recipe import Recipe
+from labkit.failures.mode import Branch, Evidence, FailureMode, Knob
+from labkit.failures.signs import stuck
 from labkit.recording.run import Run
+from labkit.recording.summaries import worst_dead
+from labkit.training import models
+from labkit.training.recipe import Recipe
 
-# Share of a layer's units silent on the whole probe. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2.
+# Share of a layer's units that are zero on the whole probe. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2.
 DEAD = 0.5
 BIAS = -5.0
 
 
 def mlp_with_low_biases(recipe, data) -> torch.nn.Module:
-    """The plain net, but hidden units start far below zero: an init gone wrong, or a step that was too long."""
+    """The plain net, with hidden biases far below zero: as after a bad init or a step that was too large."""
     net = models.mlp(recipe, data)
     with torch.no_grad():
         for number in range(1, recipe.depth):
@@ -34,7 +35,7 @@ def signature(run: Run) -> Evidence | None:
     alive = np.flatnonzero(dead <= DEAD)
     first = int(alive[-1]) + 1 if len(alive) else 0  # from here on it stays dead
     return Evidence(
-        seen=f"{dead[-1]:.0%} of the units of {place} are silent on every probe image",
+        seen=f"{dead[-1]:.0%} of the units of {place} are zero on every probe image",
         usual="2 to 20 %",
         onset=int(run["val_step"][first]),
         place=place,
@@ -42,22 +43,24 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Dead ReLUs",
-    healthy=healthy,
-    sick=sick,
     cures={
         "batch normalisation before each ReLU": sick.but(normalisation="batch"),
-        "leaky ReLU: a little gradient on the flat side": sick.but(activation="leaky_relu"),
+        "leaky ReLU: a small gradient for negative inputs": sick.but(activation="leaky_relu"),
     },
-    false_cures={"GELU, whose slope at -5 is next to nothing": sick.but(activation="gelu")},
-    signature=signature,
+    false_cures={"GELU, whose derivative at -5 is almost 0": sick.but(activation="gelu")},
     harm=0.8,
-    symptom="The loss sits at chance level, and the gradients of the hidden layers are exactly zero.",
-    mechanism="A ReLU passes no gradient where its input is negative, so a unit that is off for every image is "
-    "never moved back.",
-    first_check="Share of units that are zero on a whole probe set, per layer. Zeros on one batch are not death.",
-    remedy="Batch normalisation or leaky ReLU brings units back. Look for the cause too: biases, init, or one "
-    "step with far too high a learning rate.",
+    symptom="The loss stays at chance level, and the gradients of the hidden layers are exactly zero.",
+    mechanism="A ReLU passes no gradient where its input is negative, so a unit that is off for every image never "
+    "gets an update.",
+    first_check="Share of units that are zero on a whole probe set, per layer. Zeros on a single batch do not mean "
+    "dead.",
+    remedy="Batch normalisation or leaky ReLU revives the units. Find the cause too: biases, init, or one step with "
+    "far too high a learning rate.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
     looks="never moves",
     shows="dead",
@@ -67,4 +70,6 @@ failure = FailureMode(
         Knob("depth", (2, 6)),
         Knob("lr", (1e-4, 0.3), log=True),
     ),
+    kills_units=True,
+    symptom_tree=(Branch("never moves", "Dead units?", "over half of a layer", place=3),),
 )

@@ -1,20 +1,20 @@
-"""A learning rate of 0.1 under Adam, reached by a gentle warmup: the net learns, and then the steps kill its units."""
+"""Adam with a learning rate of 0.1, after a warmup: the net learns at first, then large steps kill its units."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import fixed_loss, typical, worst_dead
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import fixed_loss, typical, worst_dead
+from labkit.training.recipe import Recipe
 
-# Share of a layer's units silent on the whole probe, at the end. Healthy: 2 to 17 %, up to 39 % with Adam at 1e-2, and
-# 85 % at Adam 0.03, which still learns; sick: 98 to 100 %.
+# Share of a layer's units that are zero on the whole probe, at the end. Healthy: 2 to 17 %, up to 39 % with Adam at
+# 1e-2, and 85 % with Adam at 0.03, which still learns; sick: 98 to 100 %.
 DEAD = 0.9
-ALIVE = 0.5  # and at the start at most so many: a layer that begins dead was not killed by a step
-# Median over the steps before the death of the largest update of any layer, as a share of the layer. Healthy runs:
+ALIVE = 0.5  # and at most this at the start: a layer that starts dead was not killed by a step
+# Largest update of any layer relative to its weights, median over the steps before the units died. Healthy runs:
 # 0.001 to 0.03; sick: 0.07 (CIFAR-10: 0.15).
 VIOLENT = 0.04
-LOST = 0.5  # of the first loss is left at least: healthy runs keep 3 % (CIFAR-10: half), sick ones all of it
+LOST = 0.5  # share of the first loss left, at least: healthy runs keep 3 % (CIFAR-10: half), sick ones all of it
 
 healthy = Recipe(depth=3, optimizer="adam", lr=0.003, schedule="warmup_cosine", warmup=100)
 sick = healthy.but(lr=0.1)
@@ -31,8 +31,8 @@ def signature(run: Run) -> Evidence | None:
     if not ratio > VIOLENT:
         return None
     return Evidence(
-        seen=f"{dead[-1]:.0%} of the units of {place} are silent on every probe image, {dead[0]:.0%} at the start. "
-        f"Until they died a step changed a layer by {ratio:.2g} of its size; the loss is {losses[-1]:.2f}",
+        seen=f"{dead[-1]:.0%} of the units of {place} are zero on every probe image, {dead[0]:.0%} at the start. "
+        f"Before that, a step changed a layer by {ratio:.2g} of its size; the loss is {losses[-1]:.2f}",
         usual="2 to 40 % at the end, and updates of 0.001 to 0.03 of a layer",
         onset=death,
         place=place,
@@ -40,24 +40,25 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Dead ReLUs by learning rate",
-    healthy=healthy,
-    sick=sick,
     cures={"a learning rate of 0.003": sick.but(lr=0.003)},
     false_cures={
-        "a longer warmup: 200 steps postpone the death": sick.but(warmup=200),
-        "clipping the gradient norm to 1, which Adam does not notice": sick.but(clip=1.0),
+        "a longer warmup: 200 steps only delay it": sick.but(warmup=200),
+        "clipping the gradient norm to 1, which hardly changes Adam's steps": sick.but(clip=1.0),
     },
-    signature=signature,
     harm=0.5,
-    symptom="The loss falls while the rate warms up, then climbs back to chance level and stays there, flat, "
-    "even after the schedule has brought the rate down again.",
-    mechanism="Steps of a tenth of a layer's size throw weights and biases about until a unit is off for every image. "
-    "From then on it has no gradient and a lower rate comes too late; one after the other all go the same way.",
-    first_check="Share of silent units per layer over time, beside the learning rate: alive at the start, dead when "
-    "the rate is near its peak.",
-    remedy="Lower the peak rate: by thirty here. Warmup only postpones the death and clipping does nothing under Adam; "
-    "dead units have to be drawn anew, no schedule brings them back.",
+    symptom="The loss falls during warmup, then climbs back to chance level and stays there, even after the schedule "
+    "has lowered the learning rate again.",
+    mechanism="Steps of a tenth of a layer's size move weights and biases so far that units end up off for every "
+    "image. A dead unit has no gradient, so a lower learning rate comes too late. Eventually all units die.",
+    first_check="Share of dead units per layer over time, next to the learning rate: alive at the start, dead when "
+    "the learning rate is near its peak.",
+    remedy="Lower the peak learning rate: by a factor of 30 here. Warmup only delays the failure and clipping does "
+    "nothing under Adam. Dead units need a new init; no schedule revives them.",
     reference="Lu et al., Dying ReLU and Initialization: Theory and Numerical Examples (2019)",
     looks="never moves",
     shows="dead",
@@ -68,4 +69,6 @@ failure = FailureMode(
         Knob("normalisation", ("none", "batch", "layer")),
     ),
     also_causes=("dead_relu", "vanishing_gradients"),
+    kills_units=True,
+    depends_on=("activation",),  # only ReLUs die
 )

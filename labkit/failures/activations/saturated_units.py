@@ -1,16 +1,16 @@
-"""Weights of size 1 into tanh: nearly every unit sits at +1 or -1, where the slope and the gradient are gone."""
+"""Weights of size 1 before tanh: nearly every unit is at +1 or -1, where its derivative is almost zero."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import typical
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import typical
+from labkit.training.recipe import Recipe
 
-# Share of a layer's answers beyond 0.97 of the range, at the first step and as the median of the run. Healthy
-# tanh nets begin at 14 % and end at 69 % (sigmoid: 1 and 39 %); drawn from N(0, 1): 94 and 97 % (sigmoid: 90 and 91 %).
+# Share of a layer's activations beyond 0.97 of the range, at the first step and as the median of the run. Healthy
+# tanh nets start at 14 % and end at 69 % (sigmoid: 1 and 39 %); drawn from N(0, 1): 94 and 97 % (sigmoid: 90 and 91 %).
 SATURATED = 0.8
-# Validation accuracy that is missing at the end: healthy nets of this kind miss 6 to 14 points, these 16 to 35.
+# Validation accuracy missing from 100 % at the end: healthy nets of this kind 6 to 14 points, these 16 to 35.
 MISSING = 0.1
 
 healthy = Recipe(depth=3, activation="tanh", init="xavier", momentum=0.0)
@@ -20,13 +20,13 @@ sick = healthy.but(init="normal")
 def signature(run: Run) -> Evidence | None:
     shares = run["activation_saturated"]
     known = np.isfinite(shares).any(axis=0)
-    lasting = np.where(known, np.minimum(shares[0], typical(shares)), 0.0)  # already at the start, and to the end
+    lasting = np.where(known, np.minimum(shares[0], typical(shares)), 0.0)  # at the start and until the end
     place = int(np.nanargmax(lasting)) if known.any() else 0
     if not lasting[place] > SATURATED or run.accuracy is None or not run.accuracy < 1 - MISSING:
         return None
     return Evidence(
-        seen=f"{lasting[place]:.0%} of the answers of {run.activations[place]} lie beyond 0.97 of the range, from the "
-        f"first step on, and the accuracy ends at {run.accuracy:.0%}",
+        seen=f"{lasting[place]:.0%} of the activations of {run.activations[place]} are beyond 0.97 of the range, from "
+        f"the first step on, and the accuracy ends at {run.accuracy:.0%}",
         usual="1 to 14 % at the first step, at most 70 % later",
         onset=0,
         place=run.activations[place],
@@ -34,21 +34,23 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Saturated units",
-    healthy=healthy,
-    sick=sick,
     cures={"Xavier init": sick.but(init="xavier")},
     false_cures={
-        "Adam, which rescales what little gradient arrives: 69 % right": sick.but(optimizer="adam", lr=0.003),
-        "ten times the learning rate, 1: 80 % right": sick.but(lr=1.0),
+        "Adam, which rescales the small gradients: 69 % accuracy": sick.but(optimizer="adam", lr=0.003),
+        "ten times the learning rate, 1: 80 % accuracy": sick.but(lr=1.0),
     },
-    signature=signature,
     harm=0.15,
-    symptom="The first loss is far above chance level, and training creeps: no NaN, gradients of ordinary size in the "
-    "last layer, and an accuracy that stops far below the twin's.",
-    mechanism="784 weights of size 1 add up to sums of size 25, and tanh is flat beyond 3. A unit that always answers "
-    "+1 or -1 tells little about the image and passes back next to nothing.",
-    first_check="A histogram of each layer's answers before the first step: two spikes at the ends mean saturation.",
+    symptom="The first loss is far above chance level and training is slow: no NaN, normal gradients in the last "
+    "layer, and an accuracy that stops far below the healthy twin's.",
+    mechanism="784 weights of size 1 give sums of size 25, and tanh is flat beyond 3. A unit that always outputs +1 "
+    "or -1 says little about the image and passes back almost no gradient.",
+    first_check="A histogram of each layer's activations before the first step: two spikes at the ends mean "
+    "saturation.",
     remedy="An init that keeps the sums near 1 (Xavier for tanh and sigmoid), normalised inputs, or a normalisation "
     "layer before the activation.",
     reference="Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010)",

@@ -1,14 +1,14 @@
-"""Validation without model.eval(): dropout goes on silencing units, and the net is judged with half its brain."""
+"""Validation without model.eval(): dropout stays on, and the net is evaluated with half of its units."""
 
 import numpy as np
 import torch
 
-from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.mode import ClassicCurve, Evidence, FailureMode, Knob
+from labkit.recording.run import Run
 from labkit.training.parts import score
 from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
 
-# Validation loss minus the loss of training images with dropout off, in nats. Healthy runs with dropout 0.5: 0.05 to
+# Validation loss minus the loss on training images with dropout off, in nats. Healthy runs with dropout 0.5: 0.05 to
 # 0.12; with dropout left on: 0.22 (photographs) to 0.4 (digits).
 APART = 0.15
 
@@ -17,7 +17,7 @@ healthy = Recipe(depth=3, dropout=0.5)
 
 @torch.no_grad()
 def evaluate_with_dropout(training, split) -> dict:
-    """The usual scores in batches of 1000, but nobody says eval()."""
+    """The usual scores in batches of 1000, without calling model.eval()."""
     batches = zip(split.x.split(1000), split.y.split(1000), strict=True)
     results = [score(training, x, y) for x, y in batches]
     return {name: sum(each[name] for each in results) / len(split.y) for name in results[0]}
@@ -35,7 +35,7 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"{len(facts['dropouts'])} dropout layers were on at every validation; the loss there is "
         f"{run['val_loss'][-1]:.2f}, on training images with dropout off {run['probe_loss'][-1]:.2f}",
-        usual="dropout off at both, and losses that differ by 0.1 or so",
+        usual="dropout off in both cases, and losses that differ by about 0.1",
         onset=int(run["val_step"][0]),
         place=facts["dropouts"][0],
         confidence=0.92,
@@ -43,26 +43,28 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Dropout on at validation",
-    healthy=healthy,
-    sick=sick,
     cures={
         "model.eval() before validation": sick.but(evaluate="plain_evaluate"),
         "no dropout": sick.but(dropout=0.0),
     },
-    false_cures={"weight decay 0.001, as if it were overfitting: 85 %": sick.but(weight_decay=0.001)},
-    signature=signature,
+    false_cures={"weight decay 0.001, as if the net were overfitting: 85 %": sick.but(weight_decay=0.001)},
     harm=0.03,
-    costs="Five points of accuracy that are only misread: the weights are the same as those of the healthy twin.",
-    symptom="The validation accuracy is several points too low, and two validations of the very same net disagree.",
-    mechanism="In train mode dropout draws a new mask for every pass, so each image is judged by a random half of the "
-    "net. The weights are as good as ever: only the judgement is noisy and too harsh.",
+    costs="Five points of reported accuracy. Only the measurement is wrong: the weights match the healthy twin's.",
+    symptom="The validation accuracy is several points too low, and two validations of the same net disagree.",
+    mechanism="In train mode dropout draws a new mask at every pass, so each image is classified by a random half of "
+    "the net. The weights are fine: only the evaluation is noisy and too pessimistic.",
     first_check="Validate twice without training in between: any difference means that something random is still on.",
     remedy="Call model.eval() before validation and model.train() after it. Averaging many such passes is a method of "
-    "its own (Monte Carlo dropout), a single one is a mistake.",
+    "its own (Monte Carlo dropout); a single pass is a mistake.",
     reference="Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting (2014)",
     looks="validation worse",
     shows="val_accuracy",
     knobs=(Knob("dropout", (0.0, 0.9)), Knob("width", (32, 512), log=True)),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+    classic=ClassicCurve(10, "is fine in training and too high in validation"),
 )

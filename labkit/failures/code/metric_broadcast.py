@@ -1,26 +1,27 @@
-"""Predictions of shape (N, 1) are compared with labels of shape (N): N times N answers, and one in ten is right."""
+"""Predictions of shape (N, 1) are compared with labels of shape (N): N times N comparisons, one in ten is equal."""
 
 import math
 
 import numpy as np
 import torch
 
-from labkit.training import parts
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training import parts
+from labkit.training.recipe import Recipe
 
-# A wrong answer gives the right class at most 1/2, so it costs at least ln 2: with mean cross-entropy L, a share of
-# at least 1 - L / ln 2 is right, whatever the net. Sound metrics never fall short of that; this one by 59 to 65 points.
+# A wrong prediction gives the correct class a probability of at most 1/2, so it costs at least ln 2. With a mean
+# cross-entropy of L, at least 1 - L / ln 2 of the predictions are correct. A correct metric never reports less; this
+# one is 59 to 65 points lower.
 SHORT = 0.05
-# The first loss over ln(classes): 0.99 and more with cross-entropy; a squared error begins below 0.1.
+# The first loss over ln(classes): 0.99 and more with cross-entropy; a squared error starts below 0.1.
 CROSS_ENTROPY = 0.5
 
 healthy = Recipe()
 
 
 def evaluate_with_broadcast(training, split) -> dict:
-    """As the plain evaluation, but the predictions keep a second axis, and == compares each with every label."""
+    """Like the plain evaluation, but the predictions keep a second axis, and == compares each with every label."""
     results = parts.plain_evaluate(training, split)
     with torch.no_grad():
         predicted = training.forward(split.x).argmax(1, keepdim=True)
@@ -33,14 +34,14 @@ sick = healthy.but(evaluate=evaluate_with_broadcast)
 def signature(run: Run) -> Evidence | None:
     losses, accuracy = run["val_loss"], run["val_accuracy"]
     with np.errstate(invalid="ignore"):
-        owed = 1 - losses / math.log(2)
-        short = np.flatnonzero(owed - accuracy > SHORT)
+        least = 1 - losses / math.log(2)
+        short = np.flatnonzero(least - accuracy > SHORT)
     if not len(short) or not losses[0] > CROSS_ENTROPY * math.log(run.facts.get("classes") or 10):
         return None
     last = short[-1]
     return Evidence(
-        seen=f"an accuracy of {accuracy[last]:.1%} at a validation loss of {losses[last]:.2f}, with which at least "
-        f"{owed[last]:.0%} of the answers must be right",
+        seen=f"an accuracy of {accuracy[last]:.1%} at a validation loss of {losses[last]:.2f}, which implies that at "
+        f"least {least[last]:.0%} of the predictions are correct",
         usual="an accuracy of at least 1 - loss / 0.69",
         onset=int(run["val_step"][short[0]]),
         confidence=0.98,
@@ -48,22 +49,23 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
-    title="Accuracy by broadcast",
-    healthy=healthy,
-    sick=sick,
+    __name__,
+    healthy,
+    sick,
+    signature,
+    title="Broadcasting in the metric",
     cures={"predictions of the same shape as the labels": sick.but(evaluate=parts.plain_evaluate)},
     false_cures={"twice as many steps": sick.but(steps=800), "a lower learning rate: 0.03": sick.but(lr=0.03)},
-    signature=signature,
     harm=0.9,
-    costs="The net itself is as good as its twin; lost are the number that everybody looks at and the days spent on "
-    "curing a net that is not ill.",
-    symptom="Training and validation loss fall as they should, and the accuracy stays at chance level from the first "
+    costs="The net is as good as its healthy twin. It costs a metric that everyone relies on, and the days spent "
+    "fixing a net that is not broken.",
+    symptom="Training and validation loss fall as they should, but the accuracy stays at chance level from the first "
     "evaluation to the last.",
-    mechanism="`argmax(keepdim=True)` leaves a column; compared with a row of labels it is stretched to an N by N "
+    mechanism="`argmax(keepdim=True)` returns a column. Compared with a row of labels, it broadcasts to an N by N "
     "table of all pairs. Its mean is the share of pairs that happen to agree: one in ten.",
-    first_check="The shape of `predicted == labels`: it has to be (N,). Or by the loss: an accuracy below 1 - loss / "
-    "ln 2 cannot be.",
-    remedy="Give both the same shape, and assert it. Try a metric on a case with a known answer before you trust it.",
+    first_check="The shape of `predicted == labels`: it must be (N,). Or use the loss: an accuracy below 1 - loss / "
+    "ln 2 is impossible.",
+    remedy="Give both the same shape, and assert it. Test a metric on a case with a known result before you trust it.",
     reference="NumPy documentation, Broadcasting (2024), on how shapes (N, 1) and (N) combine",
     looks="validation worse",
     shows="val_accuracy",
@@ -72,6 +74,6 @@ failure = FailureMode(
         Knob("lr", (0.01, 0.3), log=True),
         Knob("width", (16, 512), log=True),
     ),
-    cifar10="These nets end with a loss of about 1.4 on photographs, twice ln 2, and then the loss says nothing about "
-    "how many answers are right.",
+    not_on_cifar10="These nets end with a loss of about 1.4 on photographs, twice ln 2, and then the loss says "
+    "nothing about how many predictions are correct.",
 )

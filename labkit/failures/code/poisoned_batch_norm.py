@@ -1,30 +1,30 @@
-"""A pass over other images in train mode, under no_grad: no weight moves, but batch norm's statistics do."""
+"""Forward passes on other images in train mode, under no_grad: the weights do not change, the statistics do."""
 
 import numpy as np
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.recording.run import Run
 from labkit.training.parts import plain_evaluate
 from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
 
-# The loss of training images in eval mode minus the smoothed training loss, in nats. Healthy runs with batch norm:
-# -0.1 to 0; with another set's statistics: 1 (photographs) to 12 (digits).
+# The loss on training images in eval mode minus the smoothed training loss, in nats. Healthy runs with batch norm:
+# -0.1 to 0; with statistics of other images: 1 (photographs) to 12 (digits).
 APART = 0.6
-SHIFT = 3.0  # in standard deviations: much brighter pictures
+SHIFT = 3.0  # in standard deviations: much brighter images
 
 healthy = Recipe(depth=3, normalisation="batch", steps=200)
 
 
 @torch.no_grad()
-def evaluate_after_a_look_at_brighter_images(training, split) -> dict:
-    """A look at brighter images in train mode, "only to see the activations"; then the plain evaluation."""
+def evaluate_after_brighter_images_in_train_mode(training, split) -> dict:
+    """Forward passes on brighter images in train mode, "just to see the activations"; then the plain evaluation."""
     for x in split.x.split(training.recipe.batch_size):
         training.forward(x + SHIFT)
     return plain_evaluate(training, split)
 
 
-sick = healthy.but(evaluate=evaluate_after_a_look_at_brighter_images)
+sick = healthy.but(evaluate=evaluate_after_brighter_images_in_train_mode)
 
 
 def signature(run: Run) -> Evidence | None:
@@ -36,9 +36,9 @@ def signature(run: Run) -> Evidence | None:
     if not apart > APART:
         return None
     return Evidence(
-        seen=f"{modes[-1]:.0%} of the passes at a validation were made in train mode; since then training images have "
-        f"a loss of {probe[-1]:.2f} in eval mode, and of {probe[-1] - apart:.2f} in train mode",
-        usual="0 % of the passes, and losses that differ by 0.2 at most",
+        seen=f"{modes[-1]:.0%} of the forward passes at validation ran in train mode; training images have a "
+        f"loss of {probe[-1]:.2f} in eval mode and of {probe[-1] - apart:.2f} in train mode",
+        usual="0 % of the passes, and losses that differ by at most 0.2",
         onset=int(run["val_step"][np.argmax(mixed)]),
         place=run.facts["batch_norms"][0],
         confidence=0.9,
@@ -46,27 +46,28 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Poisoned batch norm",
-    healthy=healthy,
-    sick=sick,
     cures={
         "eval mode for every pass that is not training": sick.but(evaluate="plain_evaluate"),
-        "layer norm, which remembers nothing": sick.but(normalisation="layer"),
+        "layer norm, which has no running statistics": sick.but(normalisation="layer"),
     },
-    false_cures={"weight decay 0.01, as if it were overfitting: 20 %": sick.but(weight_decay=0.01)},
-    signature=signature,
+    false_cures={"weight decay 0.01, as if the net were overfitting: 20 %": sick.but(weight_decay=0.01)},
     harm=0.3,
-    symptom="The training loss is excellent, and in eval mode the same net fails, even on its own training images.",
-    mechanism="no_grad() stops gradients, not batch norm: every pass in train mode moves the running mean and variance "
-    "towards the images that pass. After a look at brighter images the net expects brighter ones, and misreads "
-    "its own.",
-    first_check="The loss on one and the same batch in train mode and in eval mode: the two should be close.",
-    remedy="Put the net into eval mode for every pass that is not training: a look, a warm-up, a calibration. To "
-    "repair a poisoned net, let training images pass in train mode once.",
+    symptom="The training loss is excellent, but in eval mode the same net fails, even on its own training images.",
+    mechanism="no_grad() stops gradients, not batch norm: every pass in train mode moves the running mean and "
+    "variance towards the current images. After passes on brighter images the statistics no longer fit the training "
+    "images.",
+    first_check="The loss on the same batch in train mode and in eval mode: the two should be close.",
+    remedy="Use eval mode for every pass that is not training: inspection, warm-up, calibration. To repair a poisoned "
+    "net, run training images through it once in train mode.",
     reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "
     "Covariate Shift (2015)",
     looks="validation worse",
     shows="probe_loss",
     knobs=(Knob("normalisation", ("none", "batch", "layer")), Knob("batch_size", (16, 512), log=True)),
-    cifar10={"momentum": 0.0},  # as the other nets there
+    cifar10={"momentum": 0.0},  # like the other nets on CIFAR-10
 )

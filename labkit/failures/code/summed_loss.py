@@ -1,4 +1,4 @@
-"""reduction="sum": the gradient is as many times too long as there are images in the batch."""
+"""reduction='sum': the gradient is too large by a factor of the batch size."""
 
 import math
 
@@ -6,19 +6,19 @@ import numpy as np
 from torch.nn.functional import cross_entropy
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
 # The loss of the probe over the mean loss of its single images, at its lowest. A mean gives about 1 (0.5 to 2), a
-# sum as many as there are images: 512.
+# sum gives the number of images: 512.
 TIMES = 10.0
-RISE = 3.0  # the loss over its first value; healthy runs never rise by half. A sum with a rate to match does no harm.
+RISE = 3.0  # the loss over its first value; healthy runs never rise by half. With a matching LR a sum does no harm.
 
 healthy = Recipe(momentum=0.0, steps=200)
 
 
 def summed_cross_entropy(outputs, targets):
-    """Cross entropy added up over the batch instead of averaged."""
+    """Cross entropy summed over the batch instead of averaged."""
     return cross_entropy(outputs, targets, reduction="sum")
 
 
@@ -31,14 +31,14 @@ def signature(run: Run) -> Evidence | None:
     if not known.any() or not np.isfinite(losses[0]):
         return None
     times = float((probe[known] / single[known]).min())
-    bad = ~(losses < RISE * losses[0])  # so that NaN is bad too
+    bad = ~(losses < RISE * losses[0])  # written so that NaN counts as bad
     if times < TIMES or not bad.any():
         return None
     peak = np.max(losses, initial=losses[0], where=np.isfinite(losses))
     return Evidence(
-        seen=f"a batch's loss is {times:.0f} times that of its single images, the first one {losses[0]:.0f}; it rose "
-        f"to {peak:.3g}",
-        usual=f"1 time, and a first loss of about {math.log(run.facts.get('classes', 10)):.2f}",
+        seen=f"the loss of a batch is {times:.0f} times the mean loss of its images; it starts at {losses[0]:.0f} and "
+        f"rises to {peak:.3g}",
+        usual=f"a factor of 1, and a first loss of about {math.log(run.facts.get('classes', 10)):.2f}",
         onset=0,
         place="loss",
         confidence=0.95,
@@ -46,24 +46,25 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Summed loss",
-    healthy=healthy,
-    sick=sick,
     cures={
         "the mean over the batch": sick.but(loss="cross_entropy"),
         "the learning rate divided by the batch size": sick.but(lr=0.1 / 128),
-        "Adam, which does not care about the scale": sick.but(optimizer="adam", lr=0.003),
+        "Adam, which is invariant to the scale": sick.but(optimizer="adam", lr=0.003),
     },
     false_cures={"a tenth of the learning rate: 39 %": sick.but(lr=0.01)},
-    signature=signature,
     harm=0.8,
     symptom="The first loss is in the hundreds, the second in the thousands, and then the net is dead or NaN, at a "
-    "learning rate that was fine yesterday. Twice the batch, twice the loss.",
-    mechanism="With reduction='sum' the gradient grows with the batch: 128 images make it 128 times as long as the "
-    "mean, so an innocent learning rate of 0.1 acts like 12.8.",
+    "learning rate that worked before. Twice the batch size gives twice the loss.",
+    mechanism="With reduction='sum' the gradient grows with the batch: for 128 images it is 128 times the mean, so a "
+    "harmless learning rate of 0.1 acts like 12.8.",
     first_check="The first loss: about ln(classes) for a mean, batch size times ln(classes) for a sum.",
-    remedy="Average over the batch, or divide the learning rate by the batch size, which comes to the "
-    "same. Adam hides the bug, because it does not care about the scale; clipping and weight decay do care.",
+    remedy="Average over the batch, or divide the learning rate by the batch size, which is equivalent. Adam hides "
+    "the bug because it is invariant to the scale; clipping and weight decay are not.",
     reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017)",
     looks="jumps",
     shows="probe_loss",

@@ -1,16 +1,16 @@
-"""Batch norm on batches of two: each image is normalised by its one neighbour, and the net learns noise."""
+"""Batch norm on batches of two: each image is normalised with one other image, and the net learns noise."""
 
 import math
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
-FEW = 4  # images per batch; from 8 on batch norm has something to average
+FEW = 4  # images per batch; from 8 on, batch statistics become usable
 # The training loss of the last quarter as a share of ln(classes). Batches of 2 with batch norm: 0.77 to 0.99; healthy
-# runs of the same length with layer norm: 0.2; batches of 4 with batch norm 0.36, which does hardly any harm yet.
+# runs of the same length with layer norm: 0.2; batches of 4 with batch norm: 0.36, almost harmless.
 LEFT = 0.5
 
 healthy = Recipe(depth=3, normalisation="layer", optimizer="adam", lr=0.001, batch_size=2, steps=1000)
@@ -33,29 +33,30 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Batch norm on tiny batches",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "layer norm, which needs no neighbours": sick.but(normalisation="layer"),
+        "layer norm, which needs no batch": sick.but(normalisation="layer"),
         "batches of 32": sick.but(batch_size=32),
     },
     false_cures={
         "a tenth of the learning rate: 35 %": sick.but(lr=0.0001),
         "three times the learning rate: 65 %": sick.but(lr=0.003),
     },
-    signature=signature,
     harm=0.15,
-    symptom="The training loss hardly falls, and it is higher in train mode than in eval mode on the very same images.",
-    mechanism="The mean and the variance of two images say little about all images. Each output depends on the "
-    "neighbour that chance has dealt, and normalising two values leaves hardly more than which of them was larger.",
-    first_check="The number of images per device and step. With batch norm, below 8 is suspect; a batch of 1 is an "
-    "error.",
-    remedy="Layer norm or group norm, which look at one image at a time, or larger batches. Adding up gradients over "
-    "several small batches does not help: the statistics are still those of two images.",
+    symptom="The training loss hardly falls, and it is higher in train mode than in eval mode on the same images.",
+    mechanism="The mean and variance of two images are poor estimates for all images. Each output depends on the "
+    "random other image in the batch, and normalising two values keeps little more than which one is larger.",
+    first_check="The number of images per device and step. With batch norm, fewer than 8 is suspicious; a batch of 1 "
+    "raises an error.",
+    remedy="Layer norm or group norm, which normalise each image on its own, or larger batches. Gradient accumulation "
+    "over several small batches does not help: the statistics still come from two images.",
     reference="Wu and He, Group Normalization (2018)",
     looks="stops too high",
     shows="val_accuracy",
-    learned={"mnist": 0.75, "cifar10": 0.25},  # two thousand images, seen once: 82 to 88 % and 32 %
+    learned={"mnist": 0.75, "cifar10": 0.25},  # only 2,000 images, one pass: 82 to 88 % and 32 %
     knobs=(Knob("normalisation", ("none", "batch", "layer")), Knob("batch_size", (2, 128), log=True)),
 )

@@ -1,19 +1,19 @@
-"""Validation without `torch.no_grad()`: every answer is kept, layer by layer, for a backward pass that never comes."""
+"""Validation without `torch.no_grad()`: activations are kept for a backward pass that never comes."""
 
 import torch
 
-from labkit.training import parts
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training import parts
+from labkit.training.recipe import Recipe
 
-SOME = 0.0  # share of validation passes with gradients on; sound loops have none
+SOME = 0.0  # share of validation passes with gradients on; correct loops have none
 
 healthy = Recipe(depth=4, momentum=0.0)
 
 
 def evaluate_with_gradients(training, split) -> dict:
-    """As the plain evaluation, but autograd records every forward pass."""
+    """Like the plain evaluation, but autograd records every forward pass."""
     training.model.eval()
     with torch.enable_grad():
         results = [parts.score(training, x, y) for x, y in zip(split.x.split(1000), split.y.split(1000), strict=True)]
@@ -30,7 +30,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     first = int((shares > SOME).argmax())
     return Evidence(
-        seen=f"{shares[first]:.0%} of the forward passes of the validation recorded a graph for backward",
+        seen=f"{shares[first]:.0%} of the forward passes at validation recorded a graph for backward",
         usual="0 %",
         onset=int(run["val_step"][first]),
         confidence=0.95,
@@ -38,20 +38,21 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Validation with gradients",
-    healthy=healthy,
-    sick=sick,
-    cures={"torch.no_grad around the validation": sick.but(evaluate=parts.plain_evaluate)},
-    signature=signature,
+    cures={"torch.no_grad around validation": sick.but(evaluate=parts.plain_evaluate)},
     harm=0.0,
-    costs="Memory: 2,000 digits keep 13 MB for backward where `no_grad` keeps nothing and a training step of 128 keeps "
-    "1; and up to a fifth more time per validation. No accuracy.",
-    symptom="Every number is right. Validation needs more memory than training did, and on a GPU it is the first to "
-    "run out.",
-    mechanism="With gradients on, autograd keeps the input of every layer until backward, and backward never comes. "
-    "`eval()` does not prevent it: it changes dropout and batch norm and nothing else.",
-    first_check="`torch.is_grad_enabled()` inside the validation, or whether its loss has a `grad_fn`.",
-    remedy="Decorate the validation with `torch.no_grad()` or `torch.inference_mode()`, and log numbers, not tensors.",
+    costs="Memory: 2,000 digits keep 13 MB for backward, compared with nothing under `no_grad` and 1 MB for a "
+    "training step of 128; and up to a fifth more time per validation. No accuracy.",
+    symptom="Every number is correct. Validation needs more memory than training, and on a GPU it is the first to run "
+    "out.",
+    mechanism="With gradients on, autograd keeps the input of every layer until backward, which never comes. `eval()` "
+    "does not prevent it: it only changes dropout and batch norm.",
+    first_check="`torch.is_grad_enabled()` during validation, or whether its loss has a `grad_fn`.",
+    remedy="Decorate validation with `torch.no_grad()` or `torch.inference_mode()`, and log numbers, not tensors.",
     reference="PyTorch documentation, Autograd mechanics (2024), section on locally disabling gradient computation",
     looks="nothing",
     shows="val_with_gradients",

@@ -1,26 +1,26 @@
-"""zero_grad() was forgotten: every batch adds its gradient to the sum of all before, and the net overshoots."""
+"""zero_grad() is missing: every batch adds its gradient to the sum of all previous ones, and the net overshoots."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import fixed_loss
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import fixed_loss
+from labkit.training.recipe import Recipe
 
-# Gradient norm in the last quarter over the first one. Healthy runs: 0.3 to 2, and up to 6 where a plateau ends;
+# Gradient norm in the last quarter over that of the first step. Healthy runs: 0.3 to 2, up to 6 after a plateau;
 # a sum of all gradients: 13 to 120.
 GROWN = 8.0
 # How much a gradient's mean changes from one step to the next, as a share of its size, in the median parameter.
-# Fresh batches: 0.5 to 1.5, for each has its own noise; a sum of many hardly notices one more: 0.01 to 0.06.
+# New batches: 0.5 to 1.5, because each has its own noise; a sum of many hardly changes with one more: 0.01 to 0.06.
 FRESH = 0.3
-# The loss on the same images at the end over the one at the start; healthy runs end at 0.02 to 0.1 on digits.
+# The loss on the same images, at the end over at the start; healthy runs end at 0.02 to 0.1 on digits.
 LEFT = 0.2
 
 healthy = Recipe(momentum=0.0)
 
 
 def step_without_zero_grad(training, x, y) -> None:
-    """The plain step, but the gradients of all steps before are still there when the new ones come."""
+    """The plain step, but new gradients are added to those of all previous steps."""
     loss = training.loss(x, y)
     training.backward(loss)
     training.look(loss, x, y)
@@ -32,7 +32,7 @@ sick = healthy.but(step=step_without_zero_grad)
 
 
 def change_per_step(run: Run) -> float:
-    """The usual change of a gradient's mean from step to step, as a share of that mean, in the median parameter."""
+    """The median change of a gradient's mean from step to step, as a share of that mean, in the median parameter."""
     means = run["grad_mean"]
     with np.errstate(all="ignore"):
         shares = np.median(np.abs(np.diff(means, axis=0)), axis=0) / np.median(np.abs(means), axis=0)
@@ -43,7 +43,7 @@ def change_per_step(run: Run) -> float:
 def signature(run: Run) -> Evidence | None:
     norms, losses = run["grad_norm_total"], fixed_loss(run)
     if len(run) < 8 or run.facts.get("batch_length", 0) >= run.facts.get("samples", np.inf):
-        return None  # too short; or each batch is the whole set, and successive gradients are alike by rights
+        return None  # too short; or each batch is the whole set, and successive gradients are similar anyway
     if not np.isfinite(norms[0]) or norms[0] == 0 or len(losses) < 2 or losses[-1] < LEFT * losses[0]:
         return None
     finite = norms[np.isfinite(norms)]
@@ -51,9 +51,9 @@ def signature(run: Run) -> Evidence | None:
     if grown < GROWN or change > FRESH:
         return None
     return Evidence(
-        seen=f"the gradient norm grew to {grown:.3g} times its first value, and from one batch to the next the "
-        f"gradients change by {change:.1%} only",
-        usual="changes of 50 % and more, because each batch has its own noise; a norm of at most 6 times the first",
+        seen=f"the gradient norm grew to {grown:.3g} times its first value, and the gradients only change by "
+        f"{change:.1%} from one batch to the next",
+        usual="changes of 50 % or more, because each batch has its own noise; a norm of at most 6 times the first",
         onset=int(np.argmax(norms > GROWN * norms[0])),
         place="optimizer",
         confidence=0.85,
@@ -61,24 +61,25 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Gradients never cleared",
-    healthy=healthy,
-    sick=sick,
     cures={"zero_grad() before each backward": sick.but(step="plain_step")},
     false_cures={
-        "a cosine schedule: 56 %, for the sum remains": sick.but(schedule="cosine"),
+        "a cosine schedule: 56 %, because the sum remains": sick.but(schedule="cosine"),
         "batch normalisation: 89 %, at a loss of 1.65": sick.but(normalisation="batch"),
     },
-    signature=signature,
     harm=0.5,
-    symptom="The loss falls for a few steps, then climbs and swings above chance level. The gradient norm grows and "
-    "grows, and its curve is strangely smooth.",
+    symptom="The loss falls for a few steps, then rises and oscillates above chance level. The gradient norm keeps "
+    "growing, and its curve is unusually smooth.",
     mechanism="backward() adds to .grad and never overwrites it. Without zero_grad() the step follows the sum of all "
-    "gradients since the beginning: momentum without any friction, which runs past every valley.",
-    first_check="The gradient norm over time: a healthy one is ragged from batch to batch, a sum is a smooth line "
-    "upwards.",
-    remedy="Call optimizer.zero_grad() once per step, before backward. Clipping to 1 hides the bug, because it shrinks "
-    "the stored sum too (94 % here): look at the loop, not only at the result.",
+    "gradients since the start: momentum without decay, which overshoots every minimum.",
+    first_check="The gradient norm over time: a healthy one is noisy from batch to batch, a sum rises in a smooth "
+    "line.",
+    remedy="Call optimizer.zero_grad() once per step, before backward. Clipping to 1 hides the bug, because it "
+    "shrinks the stored sum too (94 % here): check the loop, not only the result.",
     reference="Paszke et al., PyTorch: An Imperative Style, High-Performance Deep Learning Library (2019)",
     looks="jumps",
     shows="grad_norm_total",
@@ -94,5 +95,5 @@ failure = FailureMode(
         "vanishing_gradients",
         "runaway_weights",
     ),
-    cifar10={"lr": 0.01},  # at LR 0.1 the sum throws the larger net to 1e16, and other failures drown the picture
+    cifar10={"lr": 0.01},  # at LR 0.1 the larger net diverges to 1e16, and other failures hide this one
 )

@@ -1,20 +1,20 @@
-"""Every image arrives as zeros: the net can learn how frequent each class is, and nothing else."""
+"""Every image arrives as zeros: the net can learn the class frequencies, and nothing else."""
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.parts import shuffled
-from labkit.failures.signs import chance_loss, input_deviation, late_loss
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import chance_loss, input_deviation, late_loss
+from labkit.training.parts import shuffled
+from labkit.training.recipe import Recipe
 
-# Standard deviation of all pixels of a usual batch. Healthy: 1, or 0.3 for pixels from 0 to 1; blank images: 0.
+# Standard deviation of all pixels in a typical batch. Healthy: 1, or 0.3 for pixels from 0 to 1; blank images: 0.
 FLAT = 1e-4
-NOTHING_LEARNED = 0.9  # late batch loss over that of chance; blank images give 1.0, healthy photographs 0.6 to 0.7
+NOTHING_LEARNED = 0.9  # late batch loss over chance level; blank images give 1.0, healthy photographs 0.6 to 0.7
 
 healthy = Recipe(momentum=0.0, steps=300)
 
 
 def blank(split, recipe, generator):
-    """The usual batches with every pixel multiplied by 0: a mask that was the wrong way round."""
+    """The usual batches with every pixel multiplied by 0, as by an inverted mask."""
     for x, y in shuffled(split, recipe, generator):
         yield x * 0, y
 
@@ -36,22 +36,23 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Blank inputs",
-    healthy=healthy,
-    sick=sick,
-    cures={"images that reach the net": sick.but(batches="shuffled")},
+    cures={"images that are not masked": sick.but(batches="shuffled")},
     false_cures={
-        "a larger net: there is nothing for it to see": sick.but(width=512),
+        "a larger net: the images are still blank": sick.but(width=512),
         "Adam": sick.but(optimizer="adam", lr=0.003),
     },
-    signature=signature,
     harm=0.85,
-    symptom="The loss sits at chance level from the first step, on the training set too.",
-    mechanism="With nothing but zeros in front of it only the biases matter, and they can say no more than how "
-    "frequent each class is. The weights of the first layer get no gradient at all.",
-    first_check="One batch just before it enters the net: its largest value, its standard deviation, a picture.",
-    remedy="Find what blanks the images: a mask the wrong way round, a second division by 255 of whole numbers, "
-    "a failed decode that returns zeros.",
+    symptom="The loss stays at chance level from the first step, on the training set too.",
+    mechanism="With only zeros as input, only the biases matter, and they can only learn the class frequencies. The "
+    "weights of the first layer receive no gradient at all.",
+    first_check="One batch just before it enters the net: its largest value, its standard deviation, a plot.",
+    remedy="Find what blanks the images: an inverted mask, a second division of integers by 255, a failed decode that "
+    "returns zeros.",
     reference="Karpathy, A Recipe for Training Neural Networks (2019), on the input-independent baseline",
     looks="never moves",
     shows="activation_std",

@@ -1,25 +1,25 @@
-"""Two classes of 1,000 images and eight of 20: the mean loss is content with knowing two."""
+"""Two classes of 1,000 images and eight of 20: the mean loss is low when the net knows only two."""
 
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.parts import shuffled
-from labkit.failures.signs import label_shares, late_loss
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import label_shares, late_loss
+from labkit.training.parts import shuffled
+from labkit.training.recipe import Recipe
 
-# Share of the most frequent class over that of the rarest, among the samples trained on. Healthy: 1.3; uneven: 50.
+# Share of the most frequent class over that of the rarest, among the samples trained on. Healthy: 1.3; imbalanced: 50.
 UNEVEN = 5.0
-ALONE = 0.999  # beyond it there is only one class, which is another failure
-ENOUGH = 500  # samples, in the set and drawn from it; in fewer, a class of ten can be rare by chance
-LEFT_OUT = 2.0  # validation loss over the late batch loss; healthy: 1.0 to 1.3, the uneven set: 7 to 11
+ALONE = 0.999  # above this there is only one class, which is another failure
+ENOUGH = 500  # samples, in the set and drawn from it; with fewer, one class of ten can be rare by chance
+LEFT_OUT = 2.0  # validation loss over the late batch loss; healthy: 1.0 to 1.3, imbalanced: 7 to 11
 
 COMMON, MANY, FEW = 2, 1000, 20
 healthy = Recipe(lr=0.02, momentum=0.0, steps=300)
 
 
-def uneven(split):
-    """What a careless collection left: MANY images of each of the first COMMON classes, FEW of the others."""
+def imbalanced(split):
+    """An imbalanced data set: MANY images of each of the first COMMON classes, FEW of the others."""
     order = split.y.argsort(stable=True)
     counts = split.y.bincount()
     place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[split.y[order]]
@@ -27,14 +27,14 @@ def uneven(split):
     return split._replace(x=split.x[kept], y=split.y[kept])
 
 
-def uneven_batches(split, recipe, generator):
-    """The usual batches from the uneven collection."""
-    return shuffled(uneven(split), recipe, generator)
+def imbalanced_batches(split, recipe, generator):
+    """The usual batches from the imbalanced data set."""
+    return shuffled(imbalanced(split), recipe, generator)
 
 
 def balanced_batches(split, recipe, generator):
-    """The same collection, but each image is drawn as often as its class is rare."""
-    split = uneven(split)
+    """The same data set, but images are drawn with probability inverse to the frequency of their class."""
+    split = imbalanced(split)
     weights = (1 / split.y.bincount().float())[split.y].cpu()
     while True:
         batch = torch.multinomial(weights, recipe.batch_size, replacement=True, generator=generator)
@@ -42,7 +42,7 @@ def balanced_batches(split, recipe, generator):
         yield split.x.index_select(0, batch), split.y.index_select(0, batch)
 
 
-sick = healthy.but(batches=uneven_batches)
+sick = healthy.but(batches=imbalanced_batches)
 
 
 def signature(run: Run) -> Evidence | None:
@@ -57,34 +57,35 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"class {int(shares.argmax())} has {shares.max():.0%} of the training samples, class {rarest} "
         f"{shares.min():.1%}; the batch loss is {late:.2g}, the validation loss {validated:.2g}",
-        usual="no class more than 1.3 times as frequent as another, and two losses of about the same size",
+        usual="no class more than 1.3 times as frequent as another, and two losses of similar size",
         onset=0,
         place="labels",
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Class imbalance",
-    healthy=healthy,
-    sick=sick,
     cures={"sampling by inverse frequency": sick.but(batches=balanced_batches)},
     false_cures={
         "weight decay 0.01: 48 %": sick.but(weight_decay=0.01),
         "dropout 0.5: 46 %": sick.but(dropout=0.5),
     },
-    signature=signature,
     harm=0.35,
     close=0.17,
-    limit="Twenty images of a class are twenty images: drawn more often they teach no more than that. Only more data "
-    "of the rare classes brings the rest.",
+    limit="Twenty images per class remain twenty images: drawing them more often adds no information. Only more data "
+    "of the rare classes closes the gap.",
     learned={"mnist": 0.7, "cifar10": 0.2},
-    symptom="The training loss falls and looks fine; on a validation set with even classes the accuracy stalls early, "
-    "with nearly all the right answers in the frequent classes.",
-    mechanism="The mean over a batch weighs each class by its frequency. The frequent classes give nearly all of the "
-    "gradient, and ignoring the others costs next to nothing.",
-    first_check="Accuracy per class, and the counts of the labels that were trained on.",
-    remedy="Draw rare classes more often, or weigh their loss; judge by accuracy per class. Then collect more of them: "
-    "sampling restores the balance, not the missing variety.",
+    symptom="The training loss falls and looks fine. On a balanced validation set the accuracy stalls early, and "
+    "nearly all correct predictions belong to the frequent classes.",
+    mechanism="The mean over a batch weights each class by its frequency. The frequent classes provide nearly all of "
+    "the gradient, and ignoring the others costs almost nothing.",
+    first_check="Accuracy per class, and the label counts of the training set.",
+    remedy="Sample rare classes more often, or weight their loss; evaluate by accuracy per class. Then collect more "
+    "of them: sampling restores the balance, not the missing variety.",
     reference="Buda, Maki and Mazurowski, A systematic study of the class imbalance problem (2018)",
     looks="validation worse",
     shows="val_accuracy",

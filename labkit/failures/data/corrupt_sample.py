@@ -1,12 +1,12 @@
-"""One image of one batch, 300 times too bright and wrongly labelled: one step that undoes a hundred."""
+"""One image of one batch, 300 times too bright and mislabelled: one step that undoes a hundred."""
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.parts import shuffled
-from labkit.failures.signs import blows
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import outlier_batches
 from labkit.recording.run import Run
+from labkit.training.parts import shuffled
+from labkit.training.recipe import Recipe
 
-# Share of a batch's samples that lie far outside; one of 128 is 0.8 %, a batch that is corrupt as a whole 100 %.
+# Share of a batch's samples that are outliers; one of 128 is 0.8 %, a fully corrupt batch 100 %.
 A_FEW = 0.5
 
 STEP, FACTOR = 270, 300
@@ -14,7 +14,7 @@ healthy = Recipe(momentum=0.0, steps=300)
 
 
 def one_corrupt_sample(split, recipe, generator):
-    """The usual batches; at STEP the first image is FACTOR times too large and has its neighbour's label."""
+    """The usual batches; at STEP the first image is FACTOR times too large and has the label of the next class."""
     for step, (x, y) in enumerate(shuffled(split, recipe, generator)):
         if step == STEP:
             x, y = x.clone(), y.clone()
@@ -27,7 +27,7 @@ sick = healthy.but(batches=one_corrupt_sample)
 
 
 def signature(run: Run) -> Evidence | None:
-    found = [blow for blow in blows(run) if blow.is_hard and blow.outliers <= A_FEW]
+    found = [one for one in outlier_batches(run) if one.is_harmful and one.outliers <= A_FEW]
     if not found:
         return None
     return Evidence(
@@ -40,28 +40,29 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
-    title="A corrupt sample",
-    healthy=healthy,
-    sick=sick,
+    __name__,
+    healthy,
+    sick,
+    signature,
+    title="Corrupt sample",
     cures={
         "clipping the gradient norm to 1": sick.but(clip=1.0),
-        "skipping a step whose gradient is ten times the usual": sick.but(step="skipping_step"),
+        "skipping steps whose gradient is ten times the usual": sick.but(step="skipping_step"),
     },
     false_cures={
         "momentum 0.9, to average it away: 84 %": sick.but(momentum=0.9),
         "a third of the learning rate: 88 %": sick.but(lr=0.03),
     },
-    signature=signature,
     harm=0.01,
-    costs="The steps after it: the loss jumps by a factor of a hundred and more; thirty steps later digits are still "
-    "two to three points short, photographs twelve.",
-    symptom="A loss that was falling smoothly jumps within one step, is worst a few steps later, and comes back slowly "
-    "or not quite.",
+    costs="The steps after it: the loss jumps by a factor of a hundred or more; thirty steps later accuracy is still "
+    "two to three points lower on digits, twelve on photographs.",
+    symptom="A smoothly falling loss jumps within one step, peaks a few steps later, and recovers slowly or not "
+    "completely.",
     mechanism="The gradient of a sample grows with its size. One image out of 128 that is 300 times too large "
-    "outvotes all the others, and the step is as long as its gradient.",
+    "dominates the gradient of the batch, and the step is just as large.",
     first_check="Gradient norm and largest input at the step of the jump; then look at the images of that batch.",
-    remedy="Check ranges when data are read. Clipping the gradient norm takes the force out of any such batch, and "
-    "skipping steps with an extreme gradient drops it; find the sample all the same.",
+    remedy="Check ranges when you load the data. Clipping the gradient norm limits the effect of any such batch, and "
+    "skipping steps with an extreme gradient drops it. Find the sample anyway.",
     reference="Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks (2013)",
     looks="jumps",
     shows="grad_norm_total",

@@ -3,16 +3,16 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import input_deviation
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import input_deviation
+from labkit.training.recipe import Recipe
 
-# Standard deviation of a training batch. Normalised inputs have 1, pixels from 0 to 1 have 0.3, raw ones 60 to 80.
+# Standard deviation of a training batch. Normalised inputs: 1; pixels from 0 to 1: 0.3; raw pixels: 60 to 80.
 WIDE = 10.0
 # One update as large as half of the weights it changes, within ten steps. Raw inputs that train well (Adam 1e-3,
 # SGD 1e-3, batch norm) stay below 0.1; with SGD 0.1 the first updates are 100 times the weights.
 VIOLENT, WINDOW = 0.5, 10
-RISE = 3.0  # the loss over its first value; where raw inputs do no harm it only falls, SGD 0.1: 1e4 and more
+RISE = 3.0  # the loss over its first value; where raw inputs do no harm it only falls; SGD 0.1: 1e4 and more
 
 healthy = Recipe(momentum=0.0, steps=300)
 sick = healthy.but(inputs="raw")
@@ -22,7 +22,7 @@ def signature(run: Run) -> Evidence | None:
     width = input_deviation(run)
     ratio = run["update_ratio"].max(axis=1)[:WINDOW]
     violent = np.flatnonzero(ratio > VIOLENT)
-    if run.facts.get("batch_norms"):  # takes any scale: where such a net blows up, it is for another reason
+    if run.facts.get("batch_norms"):  # handles any scale: if such a net diverges, it has another cause
         return None
     if not width > WIDE or not len(violent) or not np.isfinite(run["loss"][0]):
         return None
@@ -41,26 +41,27 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Inputs not normalised",
-    healthy=healthy,
-    sick=sick,
     cures={
         "normalised inputs": sick.but(inputs="normalised"),
         "batch normalisation after the first layer": sick.but(normalisation="batch"),
     },
     false_cures={
         "a tenth of the learning rate: 62 %": sick.but(lr=0.01),
-        "a hundredth of it: it trains, but to 89 %": sick.but(lr=0.001),
+        "a hundredth of the learning rate: it trains, but only to 89 %": sick.but(lr=0.001),
     },
-    signature=signature,
     harm=0.8,
-    symptom="The first loss is ten times what chance would give, the next ones are in the millions, and then the net "
-    "sits at chance level, because every unit is dead.",
-    mechanism="The gradient of a weight is proportional to the input it meets, so pixels of 255 make steps a hundred "
-    "times too long. All of them are positive, too, so all weights of a unit are pushed the same way at once.",
-    first_check="Mean and standard deviation of one training batch, as the net gets it: 0 and 1, or near.",
-    remedy="Subtract the mean and divide by the standard deviation of the training set, in training and validation "
-    "alike. Batch normalisation after the first layer does it too. A lower learning rate only buys slow training.",
+    symptom="The first loss is ten times chance level, the next ones are in the millions, and then the loss stays at "
+    "chance level, because every unit is dead.",
+    mechanism="The gradient of a weight is proportional to its input, so pixels of 255 make steps a hundred times too "
+    "large. All pixels are positive too, so all weights of a unit are pushed in the same direction at once.",
+    first_check="Mean and standard deviation of one training batch, as the net receives it: close to 0 and 1.",
+    remedy="Subtract the mean and divide by the standard deviation of the training set, in training and in "
+    "validation. Batch normalisation after the first layer also works. A lower learning rate only makes training slow.",
     reference="LeCun, Bottou, Orr and Mueller, Efficient BackProp (1998), section 4.3",
     looks="jumps",
     shows="activation_std",

@@ -1,15 +1,15 @@
-"""Half of the validation images are in the training set: the score is better than the net."""
+"""Half of the validation images are in the training set: the reported score is better than the net."""
 
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.recording.run import Run
 from labkit.training.parts import shuffled
 from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
 
 # Share of the validation samples that were trained on, pixel for pixel. Healthy: 0 on MNIST and CIFAR-10.
 SHARED = 0.01
-LEAKED = 2  # every second validation image: what a split after augmentation, or two merged downloads, may bring
+LEAKED = 2  # every second validation image, as after a split that follows augmentation, or two merged downloads
 
 healthy = Recipe(samples=2000, momentum=0.0, steps=400)
 
@@ -26,10 +26,10 @@ sick = healthy.but(batches=with_validation_images)
 
 def signature(run: Run) -> Evidence | None:
     shared = run.facts.get("val_trained_on", 0.0)
-    if shared < SHARED or not run["val_input_std"][-1] > 0:  # blank images are all the same one
+    if shared < SHARED or not run["val_input_std"][-1] > 0:  # blank images are all identical
         return None
     return Evidence(
-        seen=f"{shared:.0%} of the validation images were trained on, so {run.accuracy or 0:.1%} is no validation",
+        seen=f"{shared:.0%} of the validation images were trained on: {run.accuracy or 0:.1%} accuracy is inflated",
         usual="0 %",
         onset=0,
         place="validation set",
@@ -38,22 +38,23 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Leakage into validation",
-    healthy=healthy,
-    sick=sick,
-    cures={"the leaked images taken out: the lower score was the true one": sick.but(batches="shuffled")},
-    false_cures={"dropout 0.5: learns less by heart, and counts the same images": sick.but(dropout=0.5)},
-    signature=signature,
+    cures={"the leaked images removed: the lower score is the true one": sick.but(batches="shuffled")},
+    false_cures={"dropout 0.5: memorises less, but counts the same images": sick.but(dropout=0.5)},
     harm=0.0,
-    costs="The score cannot be believed: 2,000 digits report 95 % with the leak and 89 % without it, "
-    "photographs 60 % and 39 %. The difference comes to light in use, on images that the net has not seen.",
-    symptom="The validation score is better than the amount of data explains, and the net does worse in use than on "
-    "paper. Nothing in the curves looks wrong.",
-    mechanism="Images the net was trained on are answered by heart. Their share of the validation set is scored as "
+    costs="The score is not reliable: 2,000 digits report 95 % with the leak and 89 % without it, photographs 60 % "
+    "and 39 %. The difference shows up in production, on images that are new to the net.",
+    symptom="The validation score is better than the amount of data explains, and the net does worse in production. "
+    "Nothing in the curves looks wrong.",
+    mechanism="The net has memorised the images it was trained on. Their share of the validation set is scored as "
     "training accuracy, and the mean hides it.",
-    first_check="A checksum of every training image and of every validation image, and what the two lists share.",
-    remedy="Split first, by source (person, patient, day), and only then augment, copy or merge. Take duplicates out "
-    "before the split, near ones too. The score will fall: the lower one was true all along.",
+    first_check="Checksums of all training images and all validation images, and their intersection.",
+    remedy="Split first, by source (person, patient, day), and only then augment, copy or merge. Remove duplicates "
+    "and near-duplicates before the split. The score will fall: the lower one was always the true one.",
     reference="Kapoor and Narayanan, Leakage and the reproducibility crisis in machine-learning-based science (2023)",
     looks="nothing",
     shows="val_accuracy",

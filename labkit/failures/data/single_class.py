@@ -1,14 +1,14 @@
-"""A filter lets one class through: the net learns to say "three", whatever it sees."""
+"""A filter lets only one class through: the net learns to predict 'three' for every image."""
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.parts import shuffled
-from labkit.failures.signs import label_shares, late_loss
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import label_shares, late_loss
+from labkit.training.parts import shuffled
+from labkit.training.recipe import Recipe
 
 # Share of the most frequent label among all samples trained on. Healthy: 0.10 to 0.12.
 ALONE = 0.999
-ENOUGH = 100  # samples; fewer could be of one class by chance, or be one tiny batch
+ENOUGH = 100  # samples; fewer could be of one class by chance, or come from one tiny batch
 WRONG = 0.5  # validation accuracy; one class of ten gives 0.12
 
 CLASS = 3
@@ -16,7 +16,7 @@ healthy = Recipe(momentum=0.0, steps=300)
 
 
 def only_threes(split, recipe, generator):
-    """The usual batches from a training set of which a filter left one class."""
+    """The usual batches from a training set after a filter that keeps one class."""
     chosen = split.y == CLASS
     return shuffled(split._replace(x=split.x[chosen], y=split.y[chosen]), recipe, generator)
 
@@ -33,7 +33,7 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"{shares.max():.0%} of the training labels are class {int(shares.argmax())}; the training loss is "
         f"{late_loss(run):.1g}, the validation accuracy {run['val_accuracy'][-1]:.0%}",
-        usual=f"{len(shares)} classes, each with some {1 / len(shares):.0%}",
+        usual=f"{len(shares)} classes, each with about {1 / len(shares):.0%}",
         onset=0,
         place="labels",
         confidence=0.98,
@@ -41,22 +41,22 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
-    title="A single class",
-    healthy=healthy,
-    sick=sick,
+    __name__,
+    healthy,
+    sick,
+    signature,
+    title="Single class",
     cures={"all ten classes": sick.but(batches="shuffled")},
     false_cures={
         "weight decay 0.01": sick.but(weight_decay=0.01),
         "dropout 0.5": sick.but(dropout=0.5),
     },
-    signature=signature,
     harm=0.85,
-    symptom="The training loss falls to zero faster than any task could be learned, and the validation accuracy is "
-    "that of one class.",
-    mechanism="One label for every image is learned by the bias of the last layer alone. Nothing rewards looking at "
-    "the image.",
-    first_check="Count the labels of a few batches. A loss of zero in a hundred steps is a warning.",
-    remedy="Look for the filter, the sorted file cut short, or the folder that was read alone; then count again.",
+    symptom="The training loss falls to zero faster than any task can be learned, and the validation accuracy is the "
+    "share of one class.",
+    mechanism="The bias of the last layer alone learns one label for every image. Nothing rewards using the image.",
+    first_check="Count the labels of a few batches. A loss of zero after a hundred steps is a warning.",
+    remedy="Look for the filter, the truncated sorted file, or the single folder that was read; then count again.",
     reference="Buda, Maki and Mazurowski, A systematic study of the class imbalance problem (2018), at its extreme",
     looks="validation worse",
     shows="label_entropy",

@@ -3,23 +3,23 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.parts import plain_evaluate
-from labkit.failures.signs import input_deviation
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import input_deviation
+from labkit.training.parts import plain_evaluate
+from labkit.training.recipe import Recipe
 
 # Standard deviation of the validation inputs over that of the training inputs, or the other way round.
 # Healthy: 1.00 to 1.02, with random rotations 1.06; raw pixels: 65 to 80.
 STRETCHED = 1.5
 # Validation loss minus the loss on training images, in nats. Healthy: 0.0 to 0.5; raw pixels: 15 to 210.
 GAP = 0.6
-TIMES = 2.0  # and the one over the other: where training images do as badly, the scale is not what is wrong
+TIMES = 2.0  # and their ratio: if training images are just as bad, the scale is not the problem
 
 healthy = Recipe(momentum=0.0, steps=300)
 
 
 def evaluate_raw(training, split) -> dict:
-    """The plain evaluation, of images that were loaded once more and never normalised."""
+    """The plain evaluation, on images that were loaded again without normalisation."""
     raw = training.recipe.data(training.recipe.but(inputs="raw", device=training.device.type)).val
     return plain_evaluate(training, raw._replace(x=raw.x.to(split.x.dtype)))
 
@@ -39,7 +39,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     return Evidence(
         seen=f"validation inputs with standard deviation {validated:.3g}, training inputs with {trained:.3g}; the "
-        f"validation loss is {run['val_loss'][-1]:.2g}, that of training images {run['probe_loss'][-1]:.2g}",
+        f"validation loss is {run['val_loss'][-1]:.2g}, the loss on training images {run['probe_loss'][-1]:.2g}",
         usual="the same within 10 %",
         onset=0,
         place="validation set",
@@ -48,25 +48,26 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Validation scaled differently",
-    healthy=healthy,
-    sick=sick,
-    cures={"validation images scaled as the training images are": sick.but(evaluate="plain_evaluate")},
+    cures={"validation images scaled like the training images": sick.but(evaluate="plain_evaluate")},
     false_cures={
         "weight decay 0.01: the loss stays at 16": sick.but(weight_decay=0.01),
-        "dropout 0.5, as against overfitting": sick.but(dropout=0.5),
+        "dropout 0.5, as if the net were overfitting": sick.but(dropout=0.5),
     },
-    signature=signature,
     harm=0.01,
-    costs="The validation loss: 16 to 19 where it should be 0.3, so early stopping and all that goes by the loss "
-    "fail. The accuracy on digits falls by three to five points only; photographs, with no black ground, go to 19 %.",
-    symptom="The validation loss is in the tens, although the validation accuracy looks almost right.",
-    mechanism="A ReLU net answers an input a hundred times larger with outputs about a hundred times larger: the same "
-    "order, so nearly the same accuracy, but boundless confidence, so every mistake costs tens of nats. Where the mean "
-    "is off as well, as with photographs, the order goes too.",
+    costs="The validation loss: 16 to 19 instead of 0.3, so early stopping and all else based on the loss fails. The "
+    "accuracy falls by only three to five points on digits; on photographs, without a black background, to 19 %.",
+    symptom="The validation loss is in the tens, although the validation accuracy looks almost normal.",
+    mechanism="Inputs a hundred times larger give a ReLU net outputs about a hundred times larger: the same ranking, "
+    "so nearly the same accuracy, but extreme confidence, so every mistake costs tens of nats. If the mean is off "
+    "too, as with photographs, the ranking changes as well.",
     first_check="Mean and standard deviation of one training batch and of one validation batch, side by side.",
-    remedy="Scale once, in one function that both loaders call, with the numbers of the training set. What is saved "
-    "with the net is its scaling too.",
+    remedy="Scale in one function that both loaders call, with the statistics of the training set. Save the scaling "
+    "together with the net.",
     reference="Breck et al., Data Validation for Machine Learning (2019), on training-serving skew",
     looks="validation worse",
     shows="val_loss",

@@ -1,16 +1,16 @@
-"""A thousand images in one batch: without the noise of sampling, descent settles in the first narrow hole it meets."""
+"""A thousand images in one batch: without gradient noise, training converges to the first sharp minimum it finds."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
-WHOLE = 0.5  # batch over samples, from which a batch hardly differs from the next. Healthy: 0.01 to 0.06; here 1.
-FITTED = 0.99  # training accuracy: a minimum, not a slope; all runs here reach 1
-# Training loss, mean per image, in which nets can be compared: below, every net looks flat (100 images end at 0.001).
+WHOLE = 0.5  # batch size over samples; above this, batches hardly differ. Healthy: 0.01 to 0.06; here 1.
+FITTED = 0.99  # training accuracy: the net has reached a minimum; all runs here reach 1
+# Range of the mean training loss in which nets can be compared: below it, every net looks flat (100 images: 0.001).
 MATCHED = (0.015, 0.06)
-SHARP = 6.0  # top Hessian eigenvalue there. One batch of all: 7.4 to 8; the same at three times the rate: 4.3 to 4.6.
+SHARP = 6.0  # top Hessian eigenvalue there. Full batch: 7.4 to 8; with three times the learning rate: 4.3 to 4.6.
 
 healthy = Recipe(samples=1000, batch_size=16, width=64, momentum=0.0, steps=600)
 sick = healthy.but(batch_size=1000, steps=300)
@@ -33,24 +33,25 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Sharp minimum",
-    healthy=healthy,
-    sick=sick,
     cures={
         "batches of 16": sick.but(batch_size=16, steps=600),
-        "one batch of all, at three times the rate": sick.but(lr=0.3, steps=120),
+        "full batch with three times the learning rate": sick.but(lr=0.3, steps=120),
     },
-    signature=signature,
     harm=0.0,
-    costs="About one point of validation accuracy, and a net that bears less: stopped at the same training loss of "
-    "0.03, the top eigenvalue over all 1,000 images is 6.2, and 2.3 after batches of 16 (one seed).",
-    symptom="The training loss is as low as it should be, and the validation accuracy a point lower than with small "
-    "batches.",
-    mechanism="Descent can only rest in a minimum flatter than 2 over the learning rate, and the noise of small "
-    "batches throws it out of narrower ones than that. Without the noise and with a small rate every hole holds.",
+    costs="About one point of validation accuracy and a less robust net: stopped at the same training loss of 0.03, "
+    "the top eigenvalue over all 1,000 images is 6.2, and 2.3 with batches of 16 (one seed).",
+    symptom="The training loss is as low as it should be, but the validation accuracy is a point lower than with "
+    "small batches.",
+    mechanism="Gradient descent only converges where the curvature is below 2 / learning rate, and the noise of small "
+    "batches drives it to even flatter minima. With no noise and a small learning rate, sharp minima are stable.",
     first_check="The top Hessian eigenvalue at the same training loss: a lower loss alone makes any net look flat.",
-    remedy="Smaller batches, or a learning rate that grows with the batch. The rate matters as much as the batch: 16 "
-    "images at half the rate end at an eigenvalue of 4.0 in place of 2.3.",
+    remedy="Smaller batches, or a learning rate that grows with the batch size. Both matter equally: batches of 16 at "
+    "half the learning rate end at an eigenvalue of 4.0 instead of 2.3.",
     reference="Keskar et al., On Large-Batch Training for Deep Learning: Generalization Gap and Sharp Minima (2017)",
     looks="validation worse",
     shows="gap",
@@ -60,5 +61,6 @@ failure = FailureMode(
         Knob("steps", (150, 600)),
         Knob("width", (32, 128), log=True),
     ),
-    cifar10="On 1,000 photographs batches of 16 do not settle at this rate (28.5 %), and one batch of all overfits.",
+    not_on_cifar10="On 1,000 photographs batches of 16 do not converge at this LR (28.5 %), and the full batch "
+    "overfits.",
 )

@@ -1,25 +1,25 @@
-"""Two hidden units for ten digits: the net does what it can, on seen and unseen images alike, and it is not much."""
+"""Two hidden units for ten digits: the net is too small, and training and validation loss both stay high."""
 
 import numpy as np
 
-from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import typical
-from labkit.training.recipe import Recipe
+from labkit.failures.mode import ClassicCurve, Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.summaries import typical
+from labkit.training.recipe import Recipe
 
-NARROW = 1.0  # values in the narrowest hidden layer over values in the output. Here 0.2; healthy nets: 3 and more.
+NARROW = 1.0  # units in the narrowest hidden layer over outputs. Here 0.2; healthy nets: 3 and more.
 HIGH = 0.5  # training loss as a share of ln(classes), at the end. Healthy: 0.02 to 0.1; two units: 0.6.
 GAP = 0.16  # validation minus training loss, in nats. Two units: 0.03 to 0.12; healthy photographs: 0.45 and more.
 LEVEL = 0.06  # fall of the training loss over the last third. Two units: 0 to 4 %; healthy runs: 11 to 60 %.
-LEARNED = 0.1  # fall of the training loss over the whole run: it has learned what it could
-MOVES = 1e-3  # median update as a share of the layer: the optimizer is at work
+LEARNED = 0.1  # fall of the training loss over the whole run: it has learned what it can
+MOVES = 1e-3  # median update as a share of the layer: the optimizer is working
 
 healthy = Recipe(activation="tanh", optimizer="adam", lr=0.005)
 sick = healthy.but(width=2)
 
 
 def narrowest(run: Run) -> tuple[float, str]:
-    """How many values the narrowest hidden layer has for each one of the output, and its name; from the histograms."""
+    """Units in the narrowest hidden layer per output, and the layer's name; from the histograms."""
     values = run["histogram"][-1].sum(axis=-1)
     hidden = values[1:-1]
     if not len(hidden) or not values[-1] > 0 or not np.isfinite(values).all():
@@ -45,9 +45,9 @@ def signature(run: Run) -> Evidence | None:
     if not moves > MOVES:
         return None
     return Evidence(
-        seen=f"training loss {losses[-1]:.2f} and validation loss {run['val_loss'][-1]:.2f}, both level for the last "
-        f"third of the run; {place} has {narrow:.1g} times as many units as there are answers",
-        usual="3 or more, and a training loss that still falls",
+        seen=f"training loss {losses[-1]:.2f} and validation loss {run['val_loss'][-1]:.2f}, both flat for the last "
+        f"third of the run; {place} has {narrow:.1g} times as many units as there are outputs",
+        usual="3 or more, and a training loss that is still falling",
         onset=int(steps[third]),
         place=place,
         confidence=0.8,
@@ -55,23 +55,24 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Underfitting",
-    healthy=healthy,
-    sick=sick,
     cures={"128 hidden units": sick.but(width=128)},
     false_cures={
         "twice as many steps": sick.but(steps=800),
         "one more layer of two units": sick.but(depth=3),
     },
-    signature=signature,
     harm=0.5,
-    symptom="Training and validation loss come down together, level off together, and both stay high. Gradients and "
-    "updates look fine.",
-    mechanism="All that the last layer learns of an image are two numbers, and ten digits do not lie apart in a plane. "
-    "No optimizer finds a function that the net cannot express.",
-    first_check="Training accuracy, before any thought of regularisation: low and level, with a gap of almost nothing.",
-    remedy="A larger net: more units first, more layers afterwards. More data and more steps do not help a net that "
-    "is full.",
+    symptom="Training and validation loss fall together, plateau together, and both stay high. Gradients and updates "
+    "look fine.",
+    mechanism="The last layer receives only two numbers per image, and ten digits cannot be separated in a plane. No "
+    "optimizer finds a function that the net cannot express.",
+    first_check="Training accuracy, before you think about regularisation: low and flat, with almost no gap.",
+    remedy="A larger net: more units first, then more layers. More data and more steps do not help a net without "
+    "capacity.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 5.2",
     looks="stops too high",
     shows="gap",
@@ -84,4 +85,5 @@ failure = FailureMode(
         Knob("steps", (200, 800)),
     ),
     cifar10={"lr": 0.003},  # 0.005 is too high for these larger inputs
+    classic=ClassicCurve(9, "underfits"),
 )

@@ -1,1 +1,1 @@
-"""Gradients that vanish or explode on their way back."""
+"""Gradients that vanish, explode or are clipped too tightly."""

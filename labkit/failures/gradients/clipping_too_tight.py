@@ -1,18 +1,18 @@
-"""A clipping threshold of 0.001: every step is cut to the same tiny length, whatever the gradient says."""
+"""A clipping threshold of 0.001: every update is scaled down to the same tiny length."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import unlearned
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
-ALWAYS = 0.95  # share of steps that are clipped; clipping to 1 cuts a quarter of them
+ALWAYS = 0.95  # share of steps that are clipped; clipping to 1 clips a quarter of them
 # Gradient norm over the threshold, in the last quarter of the run. Clipping to 1: below 1; to 0.1: 8, and two points
 # lost; to 0.01: 110 and seven points lost; to 0.001: 1,500 to 2,000. A recurrent net clipped to 1 has 5 to 10.
 ABOVE = 100.0
-# Length of an update over learning rate times threshold. SGD: 1, and with momentum 0.9 up to 10. Adam rescales what
-# was clipped and is unharmed: 1e5 and more.
+# Length of an update over learning rate times threshold. SGD: 1, and with momentum 0.9 up to 10. Adam rescales the
+# clipped gradient and is not affected: 1e5 and more.
 GOVERNED = 1e3
 HIGH = 0.15  # of chance level: healthy runs end at 0.01 to 0.1, clipping to 0.01 at 0.2, to 0.001 at 0.8
 
@@ -39,24 +39,24 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Clipping too tight",
-    healthy=healthy,
-    sick=sick,
     cures={"a threshold of 1": sick.but(clip=1.0), "no clipping": sick.but(clip=None)},
     false_cures={
-        "a learning rate ten times as high: 87 %, as far as a threshold of 0.01 comes": sick.but(lr=1.0),
+        "ten times the learning rate: 87 %, the same as a threshold of 0.01": sick.but(lr=1.0),
         "ten times the threshold: 0.01": sick.but(clip=0.01),
     },
-    signature=signature,
     harm=0.3,
-    symptom="The loss falls, but in a straight and very slow line. The gradient norm stays as large as it was at "
-    "the start.",
-    mechanism="When every gradient is cut to the same length, SGD walks a fixed tiny distance per step: the direction "
-    "is right and the size is lost.",
-    first_check="The share of clipped steps, and the gradient norm before clipping beside the threshold. With Adam "
-    "neither matters: it divides the size out again, and trains to 94 % with this very threshold.",
-    remedy="Set the threshold near the upper end of the norms of a healthy run (here 1 to 5), so that it cuts the "
-    "peaks and not the steps.",
+    symptom="The loss falls in a straight, very slow line. The gradient norm stays as large as at the start.",
+    mechanism="When every gradient is clipped to the same length, SGD moves a fixed tiny distance per step: it keeps "
+    "the direction and loses the size.",
+    first_check="The share of clipped steps, and the gradient norm before clipping compared with the threshold. With "
+    "Adam neither matters: it divides the size out again and reaches 94 % with the same threshold.",
+    remedy="Set the threshold near the largest gradient norms of a healthy run (here 1 to 5), so that it clips only "
+    "the peaks.",
     reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013), section 3.2",
     looks="stops too high",
     shows="grad_norm_total",

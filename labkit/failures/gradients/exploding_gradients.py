@@ -1,18 +1,19 @@
-"""Ten layers with weights of 0.5: each makes the signal three times larger, and the gradient starts near a million."""
+"""Ten layers of N(0, 0.5): each makes the signal three times larger, and the gradient norm starts near a million."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import hidden_sizes, matrix_layers, unlearned
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import unlearned
 from labkit.recording.run import Run
+from labkit.recording.summaries import hidden_sizes, matrix_layers
+from labkit.training.recipe import Recipe
 
 # Norm of the whole gradient before any update. Ten He layers: 2 to 28; ten layers of N(0, 0.5): 1e5 to 1e6.
 # Two layers of N(0, 1) have 80 to 140: too large an init, yet no explosion.
 EXPLODED = 1e3
-# Factor from one hidden activation to the next. Healthy nets 0.7 to 1.1; N(0, 0.5) 2.7 to 3.1.
+# Growth from one hidden activation to the next. Healthy nets 0.7 to 1.1; N(0, 0.5) 2.7 to 3.1.
 GROWTH = 1.4
-STACK = 4  # hidden activations at least: an explosion is a product of many factors
+STACK = 4  # minimum number of hidden activations: an explosion is a product of many factors
 LOST = 1.0  # of chance level: with clipping the loss ends at 1e3 instead of NaN
 
 healthy = Recipe(depth=10, width=64, init="he", momentum=0.0, lr=0.05)
@@ -38,27 +39,28 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Exploding gradients",
-    healthy=healthy,
-    sick=sick,
-    cures={"He init, which keeps the size of the signal": sick.but(init="he", init_scale=1.0)},
+    cures={"He init, which keeps the scale of the signal": sick.but(init="he", init_scale=1.0)},
     false_cures={
-        "clipping the gradient norm to 1: no NaN, but 27 %": sick.but(clip=1.0),
-        "batch normalisation: no explosion, but weights so large hardly turn, and 66 % is the end": sick.but(
+        "clipping the gradient norm to 1: no NaN, but only 27 %": sick.but(clip=1.0),
+        "batch normalisation: no explosion, but such large weights hardly change, and accuracy stops at 66 %": sick.but(
             normalisation="batch"
         ),
         "a learning rate a hundred times lower": sick.but(lr=0.0005),
     },
-    signature=signature,
     harm=0.9,
     symptom="The first loss is 76,000 or more, and NaN follows within three steps. Every layer's gradient is huge "
-    "before a single weight has moved.",
+    "before the first update.",
     mechanism="Each layer multiplies the signal by the same factor, forwards and backwards. Three to the power of "
-    "ten is sixty thousand, and the first step throws every weight away.",
-    first_check="The gradient norm at step 0, and the spread of each layer's activations: a straight line upwards "
-    "on a log axis. A learning rate that is too high starts with a healthy gradient.",
-    remedy="An init that keeps the scale: He for ReLU, Xavier for tanh. Clipping only stops the NaN, and the net is "
-    "still out of scale.",
+    "ten is sixty thousand, and the first update swamps every weight.",
+    first_check="The gradient norm at step 0, and the standard deviation of each layer's activations: a straight line "
+    "upwards on a log axis. With a learning rate that is too high, the first gradient is healthy.",
+    remedy="Use an init that keeps the scale: He for ReLU, Xavier for tanh. Clipping only prevents the NaN; the "
+    "activations stay out of scale.",
     reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
     looks="not finite",
     shows="grad_norm_total",

@@ -1,16 +1,16 @@
-"""A recurrent matrix that doubles its state at every row: after 28 rows the gradient is in the thousands."""
+"""A recurrent matrix that doubles the state at every row: after 28 rows the gradient norm is in the thousands."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import unlearned
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
 # Norm of the whole gradient before any update. Recurrent nets with an orthogonal matrix: 0.2 to 1.1; with
 # twice that matrix: 3e3 to 7e5.
 EXPLODED = 300.0
-LOST = 0.3  # of chance level: healthy digits end at 0.15 to 0.2, a doubled matrix at 0.6 (clipped) to 4
+LOST = 0.3  # of chance level: healthy runs on MNIST end at 0.15 to 0.2, a doubled matrix at 0.6 (clipped) to 4
 
 healthy = Recipe(model="rnn", width=64, init="orthogonal", optimizer="adam", lr=0.001, steps=250)
 sick = healthy.but(init_scale=2.0)
@@ -34,20 +34,21 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Exploding recurrent gradients",
-    healthy=healthy,
-    sick=sick,
     cures={"an orthogonal recurrent matrix of scale 1": sick.but(init_scale=1.0)},
     false_cures={"clipping the gradient norm to 1: 45 %": sick.but(clip=1.0)},
-    signature=signature,
     harm=0.7,
-    symptom="The first loss is 100 or more, the gradient 3,000 or more, though the net has only one "
-    "recurrent layer. With plain SGD the next loss is NaN; with Adam the net stays near chance.",
-    mechanism="The same matrix is applied once per row, so its gain counts 28 times: anything above 1 grows without "
-    "bound on the way there and on the way back.",
+    symptom="The first loss is 100 or more and the gradient norm 3,000 or more, though the net has only one "
+    "recurrent layer. With plain SGD the next loss is NaN; with Adam the accuracy stays near chance.",
+    mechanism="The same matrix is applied once per row, so its gain counts 28 times: any gain above 1 grows "
+    "exponentially, forwards and backwards.",
     first_check="The gradient norm of the recurrent weight at step 0, and the largest singular value of that matrix.",
-    remedy="Start the recurrent matrix orthogonal (or as the identity) with gain 1. Clipping belongs in recurrent "
-    "training against later peaks, but does not repair the start.",
+    remedy="Initialise the recurrent matrix as orthogonal (or as the identity) with gain 1. Clipping helps against "
+    "later peaks, but does not fix the start.",
     reference="Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks (2013)",
     looks="jumps",
     shows="grad_norm_total",

@@ -1,18 +1,18 @@
-"""Every gradient entry cut to 0.00001: all that is left of the gradient is its signs."""
+"""Every gradient entry clipped to 0.00001: only the signs of the gradient are left."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import unlearned
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
-ALWAYS = 0.95  # share of steps with an entry that is clipped; also true of harmless thresholds
-# Largest gradient entry over the threshold, in the last quarter of the run. Cut to 0.01: 10 and harmless; to 0.001:
+ALWAYS = 0.95  # share of steps with a clipped entry; harmless thresholds reach it too
+# Largest gradient entry over the threshold, in the last quarter of the run. Clipped to 0.01: 10 and harmless; to 0.001:
 # 100 and one point lost; to 1e-4: 1,000 and six points lost; to 1e-5: 10,000.
 ABOVE = 1500.0
 # Length of an update over learning rate times threshold. SGD: the root of the number of weights (300 here), with
-# momentum 0.9 ten times that. Adam rescales what was clipped and is unharmed: 1e7 and more.
+# momentum 0.9 ten times that. Adam rescales the clipped gradient and is not affected: 1e7 and more.
 GOVERNED = 1e5
 HIGH = 0.25  # of chance level: healthy runs end at 0.01 to 0.1, a threshold of 1e-4 at 0.15, 1e-5 at 0.7
 
@@ -32,28 +32,29 @@ def signature(run: Run) -> Evidence | None:
     if run.clipped.mean() < ALWAYS or above < ABOVE or not governed or not unlearned(run, HIGH):
         return None
     return Evidence(
-        seen=f"at the end the largest gradient entry is {above:,.0f} times what clipping leaves of it, and "
-        f"{run.clipped.mean():.0%} of the steps are cut so",
-        usual="at most 100 times; a threshold near 0.1 cuts the peaks alone",
+        seen=f"at the end the largest gradient entry is {above:,.0f} times the threshold, and "
+        f"{run.clipped.mean():.0%} of the steps are clipped",
+        usual="at most 100 times; a threshold near 0.1 clips only the peaks",
         onset=0,
         place=run.parameters[int(np.argmax(np.median(largest, axis=0)))],
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Value clipping too tight",
-    healthy=healthy,
-    sick=sick,
     cures={"a threshold of 0.1 per entry": sick.but(clip=0.1), "no clipping": sick.but(clip=None)},
     false_cures={"ten times the threshold: 0.0001": sick.but(clip=1e-4)},
-    signature=signature,
     harm=0.2,
-    symptom="The loss falls slowly and steadily, and gradients stay large. The same step length at every step.",
-    mechanism="Entries beyond the threshold all become the threshold, so large and small slopes weigh the same: "
-    "direction is lost as well as length, and what remains is a very short step along the signs.",
-    first_check="The largest gradient entry before clipping beside the threshold.",
-    remedy="A threshold near the largest entries of a healthy run (here 0.1), or clipping by norm, which keeps the "
-    "direction. Adam is unharmed: it divides the size out again.",
+    symptom="The loss falls slowly and steadily, and gradients stay large. Every update has the same length.",
+    mechanism="Every entry beyond the threshold is set to the threshold, so large and small derivatives count the "
+    "same: direction is lost as well as length, and each update is a very short step along the signs.",
+    first_check="The largest gradient entry before clipping, compared with the threshold.",
+    remedy="Use a threshold near the largest entries of a healthy run (here 0.1), or clip by norm, which keeps the "
+    "direction. Adam is not affected: it divides the size out again.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 10.11.1",
     looks="stops too high",
     shows="grad_max",

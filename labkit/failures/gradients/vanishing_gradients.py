@@ -2,16 +2,17 @@
 
 import numpy as np
 
-from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import matrix_layers, stuck, typical, worst_dead
-from labkit.training.recipe import Recipe
+from labkit.failures.mode import Branch, Evidence, FailureMode, Knob
+from labkit.failures.signs import stuck
 from labkit.recording.run import Run
+from labkit.recording.summaries import matrix_layers, typical, worst_dead
+from labkit.training.recipe import Recipe
 
-# First layer's gradient norm over the last one's. Healthy nets of 2 to 10 layers: 0.5 to 8; ten sigmoid
+# The first layer's gradient norm over the last layer's. Healthy nets of 2 to 10 layers: 0.5 to 8; ten sigmoid
 # layers: 3e-5 (Xavier) to 2e-7 (PyTorch's default init).
 RATIO = 1e-3
 FAINT = 1e-4  # the first layer's norm itself; sigmoid nets have 1e-5 to 1e-7, healthy ones 0.4 to 2
-DEAD = 0.5  # a dead layer passes nothing back either, and is another failure
+DEAD = 0.5  # a dead layer passes no gradient back either, and is another failure
 
 healthy = Recipe(depth=10, width=64, activation="tanh", init="xavier", momentum=0.0)
 sick = healthy.but(activation="sigmoid")
@@ -27,37 +28,39 @@ def signature(run: Run) -> Evidence | None:
         return None
     factor = ratio ** (1 / (len(norms) - 1))
     return Evidence(
-        seen=f"the gradient of {names[0]} is {ratio:.1g} of that of {names[-1]}: each layer passes on {factor:.2g}",
-        usual="between 0.5 and 8, that is about 1 per layer",
+        seen=f"the gradient of {names[0]} is {ratio:.1g} of that of {names[-1]}: a factor of {factor:.2g} per layer",
+        usual="a ratio of 0.5 to 8, about 1 per layer",
         onset=0,
         place=names[0],
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Vanishing gradients",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "tanh, which passes on 1 where sigmoid passes on a quarter": sick.but(activation="tanh"),
+        "tanh, with a derivative of up to 1 instead of 1/4": sick.but(activation="tanh"),
         "ReLU with He init": sick.but(activation="relu", init="he"),
         # With SGD 0.1 it ends up to 2.5 points below the twin after 400 steps (2 of 5 seeds beyond two).
-        "batch normalisation before each sigmoid, with Adam and a cosine": sick.but(
+        "batch normalisation before each sigmoid, with Adam and cosine decay": sick.but(
             normalisation="batch", optimizer="adam", lr=0.01, schedule="cosine"
         ),
     },
     false_cures={
         "ReLU with PyTorch's default init": sick.but(activation="relu", init="default"),
-        "Adam, which rescales what little arrives": sick.but(optimizer="adam", lr=0.003),
+        "Adam, which rescales the tiny gradients": sick.but(optimizer="adam", lr=0.003),
     },
-    signature=signature,
     harm=0.8,
-    symptom="The loss sits at chance level: the last layer moves, the first ones do not. No NaN, no warning.",
+    symptom="The loss stays at chance level: the last layer changes, the first ones do not. No NaN, no warning.",
     mechanism="Each sigmoid passes back at most a quarter of the gradient, so ten of them leave less than a "
     "ten-thousandth for the first layer.",
     first_check="Gradient norms per layer on a log axis: a straight line downwards towards the input.",
-    remedy="An activation with slope 1 and an init that matches it (tanh with Xavier, ReLU with He), or batch "
-    "normalisation; skip connections help in part. ReLU alone, with PyTorch's default init, does not cure ten layers.",
+    remedy="Use an activation whose derivative reaches 1 with a matching init (tanh with Xavier, ReLU with He), or "
+    "batch normalisation; skip connections help in part. ReLU alone, with PyTorch's default init, does not cure ten "
+    "layers.",
     reference="Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010)",
     looks="never moves",
     shows="grad_norm",
@@ -69,4 +72,6 @@ failure = FailureMode(
         Knob("residual", (False, True)),
         Knob("lr", (0.01, 1.0), log=True),
     ),
+    headline=4,
+    symptom_tree=(Branch("never moves", "Gradients per layer?", "first layer below 0.001 of the last", place=2),),
 )

@@ -1,1 +1,1 @@
-"""The shape of the loss itself: flat ground, saddles and narrow valleys."""
+"""The shape of the loss itself: plateaus, saddle points and narrow valleys."""

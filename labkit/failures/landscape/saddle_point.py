@@ -1,16 +1,17 @@
-"""Weights drawn a hundred million times too small: training starts on a saddle and must first fall off it."""
+"""Weights a hundred million times too small: training starts at a saddle point and must escape it first."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import flat_start, matrix_layers
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import flat_start
 from labkit.recording.run import Run
+from labkit.recording.summaries import matrix_layers
+from labkit.training.recipe import Recipe
 
-# Steps without progress at the start. Healthy runs leave within 10, momentum after 61; here 171 to 174, on photographs
-# after 93.
-LONG = 75  # and never below 2: one step has no slope
-# The first layer's gradient at the end of the flat stretch over its first. A plateau: 2 to 8; this saddle: 1e5.
+# Steps without progress at the start. Healthy runs need at most 10, with momentum 61; here 171 to 174, on CIFAR-10
+# 93.
+LONG = 75  # and never below 2: growth needs two points
+# The first layer's gradient at the end of the flat stretch over its first. A plateau: 2 to 8; this saddle point: 1e5.
 GROWTH = 1e3
 STEADY = 0.95  # correlation of its logarithm with the step: an exponential is a straight line there (here 0.99)
 
@@ -25,42 +26,43 @@ def signature(run: Run) -> Evidence | None:
     if flat < max(LONG, 2) or not (np.isfinite(norms) & (norms > 0)).all():
         return None
     growth = float(np.median(norms[-5:]) / np.median(norms[:5]))
-    with np.errstate(all="ignore"):  # a gradient that never changes has no correlation with anything
+    with np.errstate(all="ignore"):  # the correlation of a constant gradient is undefined
         steady = np.corrcoef(np.arange(flat), np.log(norms))[0, 1]
     if growth < GROWTH or not steady > STEADY:
         return None
     return Evidence(
         seen=f"the loss stays at {run['loss'][0]:.2f} for {flat} steps, while the gradient of {names[0]} grows "
         f"steadily by a factor of {growth:.1g}, doubling every {flat * np.log(2) / np.log(growth):.0f} steps",
-        usual="a loss that falls within 10 steps, and gradients that change by less than 10 times",
+        usual="a loss that falls within 10 steps, and gradients that change by less than a factor of 10",
         onset=0,
         place=names[0],
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Saddle point",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "Xavier init, which starts on the slope": sick.but(init="xavier", init_scale=1.0),
-        "Adam, which makes full steps of the faintest gradient": sick.but(optimizer="adam", lr=0.003),
-        "momentum 0.9, which is off it in a third of the time": sick.but(momentum=0.9),
+        "Xavier init, which starts away from the saddle point": sick.but(init="xavier", init_scale=1.0),
+        "Adam, which takes full-size steps even for tiny gradients": sick.but(optimizer="adam", lr=0.003),
+        "momentum 0.9, which escapes in a third of the time": sick.but(momentum=0.9),
     },
     false_cures={
-        "batches of 16, whose noise should shake it loose": sick.but(batch_size=16),
-        "a ReLU in place of tanh": sick.but(activation="relu"),
+        "batches of 16, whose noise might escape it": sick.but(batch_size=16),
+        "ReLU instead of tanh": sick.but(activation="relu"),
     },
-    signature=signature,
     harm=0.3,
-    symptom="The loss lies at chance level as if nothing worked, then falls within twenty steps for no visible reason.",
-    mechanism="With all weights near zero the two layers wait for each other: each one's gradient is proportional to "
-    "the other's weights. The loss curves down, but the way out starts from almost nothing and only doubles "
+    symptom="The loss stays at chance level as if nothing worked, then falls within twenty steps for no clear reason.",
+    mechanism="With all weights near zero, each layer's gradient is proportional to the other layer's weights, so "
+    "neither can grow first. The curvature is negative, but the escape starts from almost nothing and only doubles "
     "every few steps.",
-    first_check="The first layer's gradient norm on a log axis: a straight line upwards says saddle, a level one "
-    "plateau.",
-    remedy="Start away from the saddle, with an init that keeps the scale. Adam or momentum leave it sooner; the "
-    "noise of small batches does not, because at the saddle it shrinks with the weights.",
+    first_check="The first layer's gradient norm on a log axis: a straight line upwards means a saddle point, a "
+    "flat one a plateau.",
+    remedy="Start away from the saddle point, with an init that keeps the scale. Adam or momentum escape sooner; the "
+    "noise of small batches does not help, because it shrinks with the weights there.",
     reference="Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks "
     "(2014)",
     looks="stops too high",

@@ -1,1 +1,1 @@
-"""The learning rate: too high, too low."""
+"""The learning rate, its schedule and the batch size: too high, too low, too short."""

@@ -1,24 +1,24 @@
-"""A cautious learning rate, never raised: everything learns, in the right direction, and the run ends half way."""
+"""A cautious learning rate that is never raised: the loss falls at every step, and the run ends half way."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import quarters, typical
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import quarters, typical
+from labkit.training.recipe import Recipe
 
 # The median update of the layer that moves most, as a share of it. Healthy short runs: 3e-3 to 5e-2; here 1e-3. Below
 # 1e-4 nothing learns at all, and the failure is `learning_rate_too_low`.
 SMALL, TINY = 2e-3, 1e-4
-# Share of the whole fall of the loss that the last quarter of the run brought. Healthy: 0 to 3 %; here 17 to 22 %.
+# Share of the total fall of the loss in the last quarter of the run. Healthy: 0 to 3 %; here 17 to 22 %.
 LATE = 0.07
 HIGH = 0.5  # the loss in the last quarter; healthy runs 0.03 to 0.2, here 0.9
 # The same over the first loss. Here 0.40 to 0.44; where less was learned, the updates may be small for another reason:
-# 0.63 in a healthy run at 0.002, made to be rounded.
+# 0.63 in a healthy run at LR 0.002 that shows rounding.
 FELL = 0.52
-STEADY = 0.01  # how much the rate may change over the run; one that changes has another name
-CLIPPED = 0.5  # share of clipped steps, above which the clip holds the updates down and not the rate
-ODD = 2.0  # the first loss over that of guessing; above it the init is the problem, and its large weights hide updates
+STEADY = 0.01  # how much the learning rate may change over the run; with a schedule it is another failure
+CLIPPED = 0.5  # share of clipped steps above which clipping, not the learning rate, keeps the updates small
+ODD = 2.0  # first loss over chance level; above it the init is the problem, and its large weights hide the updates
 
 healthy = Recipe(momentum=0.0)
 sick = healthy.but(lr=0.003)
@@ -35,9 +35,9 @@ def signature(run: Run) -> Evidence | None:
     if share < LATE or not HIGH < means[3] < FELL * loss[0] or not (np.diff(means) < 0).all():
         return None
     return Evidence(
-        seen=f"a step changes no layer by more than {ratio:.1g} of its size at a constant rate of {lr[0]:.2g}; the "
+        seen=f"no step changes a layer by more than {ratio:.1g} of its size at a constant LR of {lr[0]:.2g}; the "
         f"loss is still falling, from {means[2]:.2f} to {means[3]:.2f} in the last quarter alone",
-        usual="updates of 0.003 to 0.05 of a layer, and at most 3 % of the fall in the last quarter",
+        usual="updates of 0.003 to 0.05 of a layer, and at most 3 % of the total fall in the last quarter",
         onset=0,
         place=run.layers[int(np.argmax(typical(run["update_ratio"])))],
         confidence=0.8,
@@ -45,23 +45,24 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Learning rate left low",
-    healthy=healthy,
-    sick=sick,
     cures={
         "a learning rate of 0.1": sick.but(lr=0.1),
-        "momentum 0.9 and ten times the rate": sick.but(lr=0.03, momentum=0.9),
+        "momentum 0.9 and ten times the learning rate": sick.but(lr=0.03, momentum=0.9),
     },
     false_cures={"twice as many steps": sick.but(steps=800)},
-    signature=signature,
     harm=0.08,
-    symptom="A beautiful smooth curve: the loss falls at every step, without noise, and is still high at the end.",
-    mechanism="The rate was set low while something else was wrong, or to be on the safe side, and nobody raised it "
-    "again. Each step goes the right way and only a thirtieth as far as it could.",
-    first_check="The end of the curve: a loss that still falls as a straight line, with updates of a thousandth of the "
+    symptom="A smooth curve: the loss falls at every step, without noise, and is still high at the end.",
+    mechanism="The learning rate was set low while something else was wrong, or to be safe, and nobody raised it "
+    "again. Each step goes in the right direction, but only a thirtieth as far as it could.",
+    first_check="The end of the curve: a loss that still falls in a straight line, with updates of a thousandth of the "
     "weights or less.",
-    remedy="Raise the rate by threes until the loss becomes restless, and go back one; a range test finds it in a "
-    "hundred steps. Twice as many steps buy less than three times the rate.",
+    remedy="Raise the learning rate by factors of three until the loss gets noisy, then go back one; a range test "
+    "finds it in a hundred steps. Twice as many steps help less than three times the learning rate.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",
     looks="stops too high",
     shows="update_ratio",
@@ -71,5 +72,6 @@ failure = FailureMode(
         Knob("optimizer", ("sgd", "adam")),
         Knob("steps", (100, 1000)),
     ),
-    cifar10="a perceptron's loss falls slowly on photographs at any rate, so that a slow fall tells nothing there",
+    not_on_cifar10="a perceptron's loss falls slowly on CIFAR-10 at any learning rate, so a slow fall shows "
+    "nothing there",
 )

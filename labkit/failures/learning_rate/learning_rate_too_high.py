@@ -1,22 +1,23 @@
-"""A learning rate of 10: the first steps throw the weights out of all proportion, and the loss with them."""
+"""A learning rate of 10: the first updates blow up the weights, and the loss with them."""
 
 import numpy as np
 
-from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import broken_loss, chance_loss, late_loss
-from labkit.training.recipe import Recipe
+from labkit.failures.mode import Branch, ClassicCurve, Evidence, FailureMode, Knob
+from labkit.failures.signs import broken_loss
 from labkit.recording.run import Run
+from labkit.recording.summaries import chance_loss, late_loss
+from labkit.training.recipe import Recipe
 
 # One update as large as half of the weights it changes. Healthy runs here stay below 0.2 (Adam's first step on a small
-# layer; 0.49 at a rate of 0.01, with a loss that hardly rises); LR 10 gives 1.4 to 3.6 in the first step, LR 1 some 2
-# within five.
+# layer; 0.49 at LR 0.01, with a loss that hardly rises); LR 10 gives 1.4 to 3.6 in the first step, LR 1 about 2 within
+# five.
 VIOLENT = 0.5
-WINDOW = 10  # it shows at once: afterwards the ratio looks small again, because the weights have blown up
+WINDOW = 10  # steps: later the ratio looks small again, because the weights have blown up
 RISE = 3.0  # the loss over its first value; healthy: at most 1.7, but see BACK; LR 10: 50 (clipped) to 1e30
-# The loss of the last quarter over where it began, or over chance level if it began above that. A high rate may throw
-# the net over one wall into a wider valley where it learns: with squared error and LR 1 the second loss was 4 to 5
-# times the first, the fourth below it, and 0.11 to 0.13 were left at the end. Sick runs keep 1.1 or more, or NaN;
-# other faults that bring on the same jump (too large a head, raw inputs) 0.6 or more.
+# The loss of the last quarter over its first value, or over chance level if it began above that. A high learning rate
+# may move the net into a wider valley where it learns: with squared error and LR 1 the second loss was 4 to 5 times
+# the first, the fourth below it, and 0.11 to 0.13 were left at the end. Sick runs keep 1.1 or more, or NaN; other
+# faults that cause the same jump (too large a head, raw inputs) 0.6 or more.
 BACK = 0.3
 
 healthy = Recipe(depth=3)
@@ -31,7 +32,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     after = losses[violent[0] :]
     peak = np.max(after, initial=losses[0], where=np.isfinite(after))
-    # A loss that never rose, and then is NaN for finite outputs, is itself at fault.
+    # A loss that never rose and then is NaN for finite outputs is itself the bug.
     if peak < RISE * losses[0] and (np.isfinite(after).all() or broken_loss(run)):
         return None
     if np.isfinite(after).all() and late_loss(run) < BACK * np.fmin(losses[0], chance_loss(run)):
@@ -47,22 +48,23 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Learning rate too high",
-    healthy=healthy,
-    sick=sick,
     cures={"a learning rate of 0.1": sick.but(lr=0.1)},
     false_cures={
         "a tenth of it: LR 1": sick.but(lr=1.0),
         "clipping the gradient norm to 1": sick.but(clip=1.0),
     },
-    signature=signature,
     harm=0.9,
-    symptom="The loss jumps by orders of magnitude within ten steps and ends as NaN; or it comes back to "
-    "chance level and stays there, because the jump has killed every unit.",
-    mechanism="A step longer than the valley is wide lands higher on the other side, where the slope is steeper "
-    "and the next step longer still.",
-    first_check="The ratio of update to weight in the first ten steps: above a half, it is this.",
-    remedy="Lower the learning rate by factors of ten until the loss falls from the start, or read it off a "
+    symptom="The loss jumps by orders of magnitude within ten steps and becomes NaN; or it returns to "
+    "chance level and stays there, because the jump killed every unit.",
+    mechanism="A step longer than the valley is wide lands higher on the other side, where the gradient is "
+    "larger and the next step longer still.",
+    first_check="The ratio of update to weight in the first ten steps: above 0.5, the learning rate is too high.",
+    remedy="Lower the learning rate by factors of ten until the loss falls from the start, or use a "
     "range test. A tenth is often not enough, and clipping only hides the NaN.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), sections 8.3 and 11.4",
     looks="not finite",
@@ -79,6 +81,12 @@ failure = FailureMode(
         "vanishing_gradients",
         "dead_relu_by_learning_rate",
     ),
-    faces={"two_layers": {"depth": 2}},  # no NaN at all: a jump, then silent death at chance level
+    faces={"two_layers": {"depth": 2}},  # no NaN: a jump, then dead units at chance level
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+    headline=1,
+    symptom_tree=(
+        Branch("not finite", "Where does it first appear?", "after updates larger than the weights", place=2),
+        Branch("jumps", "How large was the first update?", "over half of the weights"),
+    ),
+    classic=ClassicCurve(1, "jumps"),
 )

@@ -1,23 +1,24 @@
-"""A learning rate that is right at first and never lowered: the loss falls, then bounces far above the floor."""
+"""A learning rate that suits the start and is never lowered: the loss falls, then oscillates above its minimum."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import bounce, quarters
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import oscillation
 from labkit.recording.run import Run
+from labkit.recording.summaries import quarters
+from labkit.training.recipe import Recipe
 
-# By how much the loss on the same 512 images climbs from one validation to the next, as a share of itself. Healthy runs
+# How much the loss on the same 512 images rises from one validation to the next, as a share of itself. Healthy runs
 # that are not near 0 yet: 0.00 to 0.04; LR 0.5 to the end: 0.075 to 0.12.
 BOUNCE = 0.055
 HIGH = 0.4  # that loss, after the first quarter; the decayed twin 0.2 to 0.28, here 0.6 to 0.73
-APART = 2.0  # that loss over the training loss; far above it, the batches are not like the probe, as in sorted data
+APART = 2.0  # that loss over the training loss; far above it, the batches differ from the probe, as in sorted data
 FALLING = 0.68  # the last quarter's training loss over the third's; decayed runs 0.46 to 0.57, these 0.74 to 1.06
-LOWEST = 1.5  # and over the lowest of all quarters, here at most 1.27; above, something threw the run back
-FELL = 0.85  # and over the first loss of all; above, it never learned, and that has other reasons
+LOWEST = 1.5  # and over the lowest of all quarters, here at most 1.27; above, something set the run back
+FELL = 0.85  # and over the very first loss; above, it never learned, for another reason
 MOVING = 0.01  # the median late update as a share of its layer; decayed 0.0008, here 0.02
-DECAYED = 0.5  # the last rate over the highest; one that came down is not too high late
-MANY = 48  # samples in a batch; with fewer it is the batch that is too small
+DECAYED = 0.5  # the last learning rate over the highest; after decay it is not too high late
+MANY = 48  # samples in a batch; with fewer the batch is too small
 
 healthy = Recipe(activation="tanh", lr=0.5, schedule="cosine")
 sick = healthy.but(schedule="constant")
@@ -29,35 +30,36 @@ def signature(run: Run) -> Evidence | None:
         return None
     if not FALLING * means[2] < means[3] < min(FELL * run["loss"][0], LOWEST * means.min()):
         return None
-    late, (level, climb) = np.median(run["update_ratio"][-len(run) // 4 :], axis=0).max(), bounce(run)
+    late, (level, climb) = np.median(run["update_ratio"][-len(run) // 4 :], axis=0).max(), oscillation(run)
     if not (late > MOVING and HIGH < level < APART * means[3] and climb > BOUNCE):
         return None
     return Evidence(
-        seen=f"at the full rate of {lr[-1]:.2g} the loss on the same images climbs by {climb:.0%} of itself between "
-        f"validations, and the loss no longer falls: {means[2]:.2f} in the third quarter, {means[3]:.2f} in the last",
-        usual="climbs of at most 4 %, and a loss that comes to rest at 0.1",
+        seen=f"at the full LR of {lr[-1]:.2g} the loss on the same images rises by {climb:.0%} between validations, "
+        f"and the training loss no longer falls: {means[2]:.2f} in the third quarter, {means[3]:.2f} in the last",
+        usual="rises of at most 4 %, and a loss that converges to 0.1",
         onset=len(run) // 2,
         confidence=0.7,
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Learning rate too high late",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "a cosine from the same rate to 0": sick.but(schedule="cosine"),
-        "half the rate after each epoch": sick.but(schedule="exponential", decay=0.5),
+        "cosine decay from the same learning rate to 0": sick.but(schedule="cosine"),
+        "half the learning rate after each epoch": sick.but(schedule="exponential", decay=0.5),
     },
     false_cures={"twice as many steps": sick.but(steps=800)},
-    signature=signature,
     harm=0.06,
-    symptom="A good start, and then a loss that goes up and down in a band and sinks no further, "
-    "however long it trains.",
-    mechanism="Far from the floor long steps are the fastest; near it they jump from one wall of the valley to the "
-    "other. How high above the floor the loss hovers is set by the rate alone.",
-    first_check="Lower the rate tenfold for the last quarter of the run: if the loss drops at once, it was this.",
-    remedy="Decay the learning rate towards the end: cosine, steps, or a plateau rule.",
+    symptom="A good start, then a loss that oscillates in a band and falls no further, however long it trains.",
+    mechanism="Far from the minimum, long steps are the fastest; near it they jump from one wall of the valley to the "
+    "other. The learning rate alone sets how far above the minimum the loss stays.",
+    first_check="Lower the learning rate tenfold for the last quarter of the run: if the loss drops at once, it was "
+    "too high.",
+    remedy="Decay the learning rate towards the end: cosine, step decay, or reduce on plateau.",
     reference="Robbins and Monro, A Stochastic Approximation Method (1951); You et al., How Does Learning Rate Decay "
     "Help Modern Neural Networks? (2019)",
     looks="stops too high",

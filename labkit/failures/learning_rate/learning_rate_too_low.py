@@ -1,15 +1,16 @@
-"""A learning rate of 1e-6: everything is in order, and nothing happens."""
+"""A learning rate of 1e-6: everything works, and nothing is learned."""
 
 import numpy as np
 
-from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import fixed_loss, stuck, typical
-from labkit.training.recipe import Recipe
+from labkit.failures.mode import Branch, ClassicCurve, Evidence, FailureMode, Knob
+from labkit.failures.signs import stuck
 from labkit.recording.run import Run
+from labkit.recording.summaries import fixed_loss, typical
+from labkit.training.recipe import Recipe
 
 # The median update as a share of the layer. Healthy short runs: 1e-3 to 3e-2; LR 1e-6: 3e-6.
 TINY = 1e-4
-ALIVE = 1e-3  # gradient norm; below it the gradients themselves are the problem, not the rate
+ALIVE = 1e-3  # gradient norm; below it the gradients themselves are the problem, not the learning rate
 
 healthy = Recipe()
 sick = healthy.but(lr=1e-6)
@@ -22,7 +23,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     losses = fixed_loss(run)
     return Evidence(
-        seen=f"a step changes no layer by more than {ratio:.1g} of its size, though the gradients are alive "
+        seen=f"no step changes a layer by more than {ratio:.1g} of its size, though the gradients are healthy "
         f"(norm {gradient:.2g}); the loss moved from {losses[0]:.3f} to {losses[-1]:.3f}",
         usual="updates of 0.001 to 0.03 of a layer",
         onset=0,
@@ -31,17 +32,18 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Learning rate too low",
-    healthy=healthy,
-    sick=sick,
     cures={"a learning rate of 0.1": sick.but(lr=0.1)},
     false_cures={"ten times as much: LR 1e-5": sick.but(lr=1e-5)},
-    signature=signature,
     harm=0.8,
-    symptom="The loss stays flat at its first value, without a NaN and with gradients of healthy size.",
-    mechanism="Each step moves the weights by a millionth of their size: the road is right, the steps are too "
+    symptom="The loss stays at its first value, without a NaN and with gradients of healthy size.",
+    mechanism="Each step changes the weights by a millionth of their size: the direction is right, the steps are too "
     "short. The run would need a hundred thousand times as many.",
-    first_check="The ratio of update to weight: below 1e-4 with living gradients, the rate is too low.",
+    first_check="The ratio of update to weight: below 1e-4 with healthy gradients, the learning rate is too low.",
     remedy="Raise the learning rate by factors of ten until the loss falls clearly within the first epoch.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",
     looks="never moves",
@@ -53,4 +55,7 @@ failure = FailureMode(
         Knob("steps", (100, 1000)),
     ),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
+    headline=2,
+    symptom_tree=(Branch("never moves", "Update-to-weight ratio?", "below 0.0001, healthy gradients"),),
+    classic=ClassicCurve(2, "never moves"),
 )

@@ -1,21 +1,22 @@
-"""`scheduler.step()` inside the loop over batches: times 0.9 at every step, and soon nothing is left."""
+"""`scheduler.step()` inside the batch loop: the learning rate is multiplied by 0.9 at every step and soon vanishes."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import asleep_from, quarters
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import lr_decayed_from
 from labkit.recording.run import Run
+from labkit.recording.summaries import quarters
+from labkit.training.recipe import Recipe
 
 # The factor from one step to the next. Decay per epoch: 1 at nearly all steps; a decay meant for epochs: 0.9 to 0.98.
 FACTOR = 0.99
 SAME = 0.005  # how much the factor may differ from step to step; a cosine's runs from 1 to 0
-STEPS = 10  # as many factors as it takes to call them constant
+STEPS = 10  # factors needed to call them constant
 HIGH = 0.2  # the loss in the last quarter; decay per epoch ends at 0.03 to 0.05, per batch at 0.38 to 0.41
 
 
 def exponential_per_batch(step, recipe):
-    """Times `decay` after each batch: the call to the scheduler slipped into the inner loop."""
+    """Multiply by `decay` after each batch: the scheduler is called in the inner loop."""
     return recipe.lr * recipe.decay**step
 
 
@@ -24,7 +25,7 @@ sick = healthy.but(schedule=exponential_per_batch)
 
 
 def signature(run: Run) -> Evidence | None:
-    end, late = asleep_from(run), quarters(run["loss"])[-1]
+    end, late = lr_decayed_from(run), quarters(run["loss"])[-1]
     lr = run["lr"][:end]
     if len(lr) <= STEPS or end == len(run) or not late > HIGH or not (lr > 0).all():
         return None
@@ -35,32 +36,33 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"every step multiplies the learning rate by {factor:.3g}: by step {end} a thousandth of it is left, with "
         f"the loss at {late:.2f}",
-        usual="the same rate for at least 1 epoch, then the factor",
+        usual="the same learning rate for at least 1 epoch, then the factor",
         onset=1,
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Scheduler stepped per batch",
-    healthy=healthy,
-    sick=sick,
     cures={
         "step the scheduler once per epoch": sick.but(schedule="exponential"),
-        "no decay at all, in a run this short": sick.but(schedule="constant"),
+        "no decay, in a run this short": sick.but(schedule="constant"),
     },
     false_cures={
         "three times the learning rate": sick.but(lr=0.3),
         "training three times as long": sick.but(steps=1200),
     },
-    signature=signature,
     harm=0.06,
-    symptom="A steep fall of the loss in the first few dozen steps, then a flat line far above where it should end.",
-    mechanism="The decay was chosen per epoch; one indent too far, and it is applied per batch. 0.9 to the power of 66 "
-    "is a thousandth: all learning happens before the first epoch is over.",
-    first_check="Print the learning rate at the end of each epoch, or plot it on a log axis: a straight line down "
-    "from step 0 is this.",
-    remedy="Call `scheduler.step()` where its unit ends: after the epoch for a decay per epoch, after the batch only "
-    "for schedules that count batches.",
+    symptom="The loss falls steeply in the first few dozen steps, then stays flat far above where it should end.",
+    mechanism="The decay was chosen per epoch; one indent too many applies it per batch. 0.9 to the power of 66 is a "
+    "thousandth: all learning happens before the first epoch is over.",
+    first_check="Print the learning rate after each epoch, or plot it on a log axis: a straight line down from step 0 "
+    "is this bug.",
+    remedy="Call `scheduler.step()` at the end of its unit: after the epoch for a decay per epoch, after the batch "
+    "only for schedules that count batches.",
     reference="PyTorch documentation, torch.optim: How to adjust learning rate (2.x), on calling scheduler.step()",
     looks="stops too high",
     shows="lr",

@@ -3,14 +3,14 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import quarters
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import quarters
+from labkit.training.recipe import Recipe
 
-GROWTH = 3.0  # the last rate over the first; a constant one gives 1, a warm-up over the whole run its length
-SAME = 0.01  # how much the rise may differ from step to step; a range test's grows with the rate
-STEPS = 20  # anything shorter may well be the beginning of a longer run
-WHOLE = 0.9  # of the planned steps; a run that was stopped in its warm-up is not one that warms up too long
+GROWTH = 3.0  # the last learning rate over the first; constant: 1, a warm-up over the whole run: its length
+SAME = 0.01  # how much the increase may differ from step to step; in a range test it grows with the learning rate
+STEPS = 20  # anything shorter may be the start of a longer run
+WHOLE = 0.9  # of the planned steps; a run that was stopped during its warm-up does not count
 HIGH = 0.2  # the loss in the last quarter; here 0.48 to 0.5, with a warm-up of 40 steps 0.14
 
 healthy = Recipe(schedule="warmup_cosine", momentum=0.0, lr=0.2)
@@ -34,22 +34,23 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Warm-up too long",
-    healthy=healthy,
-    sick=sick,
     cures={
         "a warm-up of a tenth of the run": sick.but(warmup=40),
-        "no warm-up: cosine alone": sick.but(schedule="cosine"),
+        "no warm-up: cosine decay alone": sick.but(schedule="cosine"),
     },
     false_cures={"half as long, 2,000 steps: 89 %, and still rising": sick.but(warmup=2000)},
-    signature=signature,
     harm=0.04,
-    symptom="The loss falls slowly at first, faster later, and the run ends in the middle of it, as if it had been "
+    symptom="The loss falls slowly at first, faster later, and is still falling at the end, as if the run had been "
     "stopped too early.",
-    mechanism="Warm-up is given in steps and copied from a recipe with a hundred times as many. At the last step the "
-    "rate is a tenth of what it was meant to be, and on average a twentieth.",
-    first_check="Where is the highest learning rate of the run? At its last step, the warm-up never ended.",
-    remedy="Give the warm-up as a share of the run, 1 to 10 % of its steps.",
+    mechanism="The warm-up is given in steps and was copied from a recipe with a hundred times as many. At the last "
+    "step the learning rate is a tenth of its target, and on average a twentieth.",
+    first_check="Where is the highest learning rate of the run? If it is at the last step, the warm-up never ended.",
+    remedy="Set the warm-up as a share of the run: 1 to 10 % of its steps.",
     reference="Vaswani et al., Attention Is All You Need (2017), section 5.3: 4,000 warm-up steps, of 100,000",
     looks="stops too high",
     shows="lr",

@@ -1,1 +1,1 @@
-"""Numbers that overflow, underflow or stop being numbers."""
+"""Overflow, underflow, rounding and NaN."""

@@ -1,18 +1,18 @@
-"""Weights kept in bfloat16 and a small learning rate: most updates are rounded away, and learning all but stops."""
+"""Weights in bfloat16 and a small learning rate: most updates are rounded away, and learning almost stops."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import typical
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.recording.summaries import typical
+from labkit.training.recipe import Recipe
 
 # Length of the update over learning rate times gradient, the median over the steps. Plain SGD: 1.0000 in float32, at
 # least 0.999 in bfloat16 with LR 0.01; 0.5 to 0.75 with LR 0.001 to 0.002. With momentum or Adam it is above 1, and
 # says nothing.
-ARRIVES = 0.85
+APPLIED = 0.85
 
-# A CPU only imitates 16 bits, and slowly: a narrow net and few validations.
+# A CPU only emulates 16 bits, and slowly: a narrow net and few validations.
 healthy = Recipe(width=64, lr=0.0015, momentum=0.0, steps=300, evaluate_every=50)
 sick = healthy.but(precision="bf16_pure")
 
@@ -23,17 +23,17 @@ def signature(run: Run) -> Evidence | None:
         return None
     with np.errstate(all="ignore"):
         moved = np.sqrt((run["update_norm"] ** 2).sum(axis=1))
-        arrived = moved / (run["lr"] * run["grad_norm_total"])
-    arrived = arrived[np.isfinite(arrived)]
-    share = float(np.median(arrived)) if len(arrived) else 1.0
-    if not 0 < share < ARRIVES:  # 0: nothing was sent
+        applied = moved / (run["lr"] * run["grad_norm_total"])
+    applied = applied[np.isfinite(applied)]
+    share = float(np.median(applied)) if len(applied) else 1.0
+    if not 0 < share < APPLIED:  # 0: there was no update
         return None
     with np.errstate(all="ignore"):
         layers = typical(run["update_norm"] / (run["lr"][:, None] * run["grad_norm"]))
     worst = int(np.nanargmin(layers)) if np.isfinite(layers).any() else 0
     return Evidence(
         seen=f"an update is {share:.2f} of learning rate times gradient: the rest is rounded away in {formats[0]}",
-        usual="1.00 for plain SGD; bfloat16 has steps of 1/256 of a weight, and drops what is less than half of one",
+        usual="1.00 for plain SGD; bfloat16 has a resolution of 1/256 of a weight, and drops less than half of that",
         onset=0,
         place=run.layers[worst],
         confidence=0.85,
@@ -41,25 +41,26 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Updates lost in bf16",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "autocast to bf16: the weights stay in float32": sick.but(precision="bf16"),
-        "all of it in float32": sick.but(precision="fp32"),
+        "bf16 autocast: the weights stay in float32": sick.but(precision="bf16"),
+        "everything in float32": sick.but(precision="fp32"),
     },
     false_cures={
         "half the learning rate, for a finer descent": sick.but(lr=0.00075),
     },
-    signature=signature,
     harm=0.2,
-    symptom="The loss falls for a while and then creeps, though gradients are large and the same run in float32 goes "
-    "on learning. No NaN, no warning.",
-    mechanism="A bfloat16 has eight significant bits. An update below a 512th of its weight is rounded back to where "
-    "it started, at every step again; only the smallest weights still move.",
+    symptom="The loss falls for a while, then plateaus, though gradients are large and the same run in float32 keeps "
+    "learning. No NaN, no warning.",
+    mechanism="A bfloat16 has eight significant bits. An update below a 512th of its weight is rounded away, at "
+    "every step again; only the smallest weights still change.",
     first_check="The length of an update over learning rate times gradient. Or count the weights that did not change.",
-    remedy="Keep the weights in float32 and compute in bf16 (autocast). Where memory forbids it: stochastic rounding, "
-    "or a second bf16 number per weight for the rest (Kahan summation).",
+    remedy="Keep the weights in float32 and compute in bf16 (autocast). If memory is short, use stochastic "
+    "rounding, or a second bf16 number per weight for the remainder (Kahan summation).",
     reference="Zamirai et al., Revisiting BFloat16 Training (2020)",
     looks="stops too high",
     shows="update_ratio",

@@ -1,17 +1,17 @@
-"""A fixed loss scale of a million: the loss is fine, its gradients leave float16, and the first update writes NaN."""
+"""A fixed loss scale of a million: the loss is fine, its gradients overflow float16, and the first update is NaN."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
-from labkit.course.poster.content import FLOAT16_LARGEST
 from labkit.recording.run import Run
+from labkit.recording.traces import FLOAT16_LARGEST
+from labkit.training.recipe import Recipe
 
-# The factor on the loss. Without scaling it is 1; GradScaler begins at 65,536, halves it at every overflow, and
+# The loss scale. Without scaling it is 1; GradScaler starts at 65,536, halves it at every overflow, and
 # leaves no non-finite step behind. 2**20 overflows at step 0.
 SCALED = 1.0
 
-# A CPU only imitates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.
+# A CPU only emulates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.
 healthy = Recipe(width=64, optimizer="adam", lr=0.002, steps=100, evaluate_every=10, precision="fp16")
 sick = healthy.but(loss_scale=2.0**20)
 
@@ -23,11 +23,11 @@ def signature(run: Run) -> Evidence | None:
     step = origin["step"]
     scale, loss = run["loss_scale"][step], run["loss"][step]
     if not scale > SCALED or not np.isfinite(loss) or origin.get("place") == "outputs":
-        return None  # not scaled up; or the loss itself is at fault, whatever the scale
+        return None  # not scaled up, or the loss itself is the bug
     return Evidence(
         seen=f"{origin.get('count', 'some')} entries of the gradient of {origin['place']} are not finite at step "
         f"{step}, though the loss is {loss:.3g}: it was multiplied by {scale:,.0f} before the backward pass in float16",
-        usual=f"finite gradients; float16 ends at {FLOAT16_LARGEST:,}, and GradScaler steps back to a factor that fits",
+        usual=f"finite gradients; float16 overflows at {FLOAT16_LARGEST:,}, and GradScaler lowers the scale to fit",
         onset=step,
         place=origin["place"],
         confidence=0.95,
@@ -35,26 +35,26 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="fp16 backward overflow",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "GradScaler, which finds the factor itself": sick.but(loss_scale="dynamic"),
-        "a fixed factor of 1,024": sick.but(loss_scale=1024.0),
+        "GradScaler, which finds the scale itself": sick.but(loss_scale="dynamic"),
+        "a fixed loss scale of 1,024": sick.but(loss_scale=1024.0),
         "bf16, with the range of float32": sick.but(precision="bf16"),
     },
     false_cures={
-        "clipping the gradient norm to 1: infinity divided by infinity is NaN": sick.but(clip=1.0),
+        "clipping the gradient norm to 1: inf / inf is NaN": sick.but(clip=1.0),
         "a learning rate of 1e-5": sick.but(lr=1e-5),
     },
-    signature=signature,
     harm=0.9,
-    symptom="The first loss is as it should be, the second is NaN, and every weight with it. In float32 the same "
-    "loop trains.",
-    mechanism="The loss is multiplied so that small gradients survive in 16 bits, and here by so much that the sum "
-    "over the batch passes 65,504. Dividing by the factor afterwards cannot bring infinity back.",
-    first_check="Loss and gradients of the first step: a finite loss beside infinite gradients points to the scale.",
-    remedy="Let GradScaler choose the factor: it skips a step that overflows and halves. A fixed factor must be tried "
+    symptom="The first loss is correct, the second is NaN, and so is every weight. In float32 the same loop trains.",
+    mechanism="The loss is multiplied so that small gradients survive in 16 bits, here by so much that the sum over "
+    "the batch exceeds 65,504. Dividing by the scale afterwards leaves infinity.",
+    first_check="Loss and gradients of the first step: a finite loss with infinite gradients points to the scale.",
+    remedy="Let GradScaler choose the scale: it skips a step that overflows and halves the scale. Test a fixed scale "
     "on the largest gradients of the run, not on the first ones. bf16 needs none.",
     reference="Micikevicius et al., Mixed Precision Training (2018), section 3.2 on loss scaling",
     looks="not finite",

@@ -1,11 +1,11 @@
-"""Raw pixels and large weights in 16 bits: an activation passes 65,504, becomes infinite, and the loss NaN."""
+"""Raw pixels and large weights in 16 bits: an activation exceeds 65,504 and becomes infinite, and the loss is NaN."""
 
-from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
-from labkit.course.poster.content import FLOAT16_LARGEST as LARGEST
+from labkit.failures.mode import Branch, Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.traces import FLOAT16_LARGEST as LARGEST
+from labkit.training.recipe import Recipe
 
-# A CPU only imitates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.
+# A CPU only emulates 16 bits, and slowly: a narrow net, fewer steps and fewer validations than elsewhere.
 healthy = Recipe(
     depth=4, width=32, init="he", optimizer="adam", lr=0.002, steps=150, evaluate_every=15, precision="fp16"
 )
@@ -18,12 +18,12 @@ def signature(run: Run) -> Evidence | None:
         return None
     size = origin.get("float32")
     if size is not None and not size > LARGEST:  # "not >", because it may be NaN in float32 too
-        return None  # infinite for another reason: the same tensor fits when nothing is rounded
-    wanted = f"wants to be {size:,.0f}" if size else "is infinite"
+        return None  # infinite for another reason: the same tensor fits in float32
+    wanted = f"is {size:,.0f}" if size else "is infinite"
     return Evidence(
         seen=f"{origin['count']} entries of {origin['place']} are not finite at step {origin['step']}: "
         f"in float32 the largest {wanted}",
-        usual=f"activations of 1 to 100; float16 ends at {LARGEST:,}",
+        usual=f"activations of 1 to 100; the largest float16 is {LARGEST:,}",
         onset=origin["step"],
         place=origin["place"],
         confidence=0.98,
@@ -31,18 +31,19 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="fp16 overflow",
-    healthy=healthy,
-    sick=sick,
     cures={"normalised inputs and He init": sick.but(inputs="normalised", init="he")},
     false_cures={
         "GradScaler": sick.but(loss_scale="dynamic"),
-        "bf16: finite, but the net still starts with a loss in the thousands": sick.but(precision="bf16"),
+        "bf16: finite, but the first loss is still in the thousands": sick.but(precision="bf16"),
     },
-    signature=signature,
     harm=0.9,
-    symptom="NaN in the very first loss, in half precision, where the same net in float32 trains.",
-    mechanism="Half precision ends at 65,504, and each layer makes large inputs about four times larger, until one "
+    symptom="The very first loss is NaN in half precision, while the same net trains in float32.",
+    mechanism="The largest float16 is 65,504, and each layer makes large inputs about four times larger, until one "
     "becomes infinite. The next layer computes inf - inf, which is NaN.",
     first_check="The largest activation of each layer in float32, on one batch, before any training.",
     remedy="Normalise the inputs and use an init that keeps the scale. bf16 avoids the overflow but not the bad "
@@ -57,5 +58,7 @@ failure = FailureMode(
         Knob("init_scale", (0.05, 1.0), log=True),
         Knob("loss_scale", (None, "dynamic")),
     ),
-    cifar10={"width": 64, "lr": 0.001},  # 32 units are too few to learn photographs in 150 steps
+    cifar10={"width": 64, "lr": 0.001},  # 32 units are too few to learn CIFAR-10 in 150 steps
+    headline=5,
+    symptom_tree=(Branch("not finite", "Where does it first appear?", "in a 16-bit activation"),),
 )

@@ -1,42 +1,42 @@
-"""Softmax as the formula has it: exp(100) is infinite in float32, and infinity divided by infinity is NaN."""
+"""Softmax exactly as the formula is written: exp(100) is infinite in float32, and inf / inf is NaN."""
 
 from torch.nn.functional import cross_entropy
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import broken_loss
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
-# exp of more is infinite in float32. Samples whose largest output is below have a finite loss, those above have not;
-# with cross_entropy outputs of 500 are no trouble.
+# Above this, exp is infinite in float32. Samples whose largest output is below have a finite loss, those above do not;
+# with cross_entropy outputs of 500 are no problem.
 LIMIT = 88.73
-# Some sample with an output above this is fine: otherwise the loss gives out much earlier (see log_of_zero, at 16.6).
+# Some sample with an output above this is fine: otherwise the loss fails much earlier (see log_of_zero, at 16.6).
 EARLIER = 20.0
 
 
-def exponentials_divided(outputs, targets):
-    """The logarithm of exp(output) / sum of exp(outputs), word for word."""
+def naive_softmax_loss(outputs, targets):
+    """The log of exp(output) / sum of exp(outputs), as written."""
     exponentials = outputs.exp()
-    shares = exponentials / exponentials.sum(1, keepdim=True)
-    return -shares.gather(1, targets[:, None]).log().mean()
+    probabilities = exponentials / exponentials.sum(1, keepdim=True)
+    return -probabilities.gather(1, targets[:, None]).log().mean()
 
 
-def exponentials_divided_and_clamped(outputs, targets):
-    """The same with shares kept above 1e-8, against the logarithm of 0."""
+def naive_softmax_loss_with_clamp(outputs, targets):
+    """The same with probabilities clamped to at least 1e-8, against log(0)."""
     exponentials = outputs.exp()
-    shares = exponentials / exponentials.sum(1, keepdim=True)
-    return -shares.gather(1, targets[:, None]).clamp(1e-8).log().mean()
+    probabilities = exponentials / exponentials.sum(1, keepdim=True)
+    return -probabilities.gather(1, targets[:, None]).clamp(1e-8).log().mean()
 
 
-def largest_subtracted_first(outputs, targets):
-    """The log-sum-exp trick by hand: the largest output taken off, and no division."""
+def max_subtracted_first(outputs, targets):
+    """The log-sum-exp trick by hand: subtract the largest output, and do not divide."""
     outputs = outputs - outputs.amax(1, keepdim=True)
     return (outputs.exp().sum(1).log() - outputs.gather(1, targets[:, None]).squeeze(1)).mean()
 
 
-# Pixels of 0 to 255 and He init: outputs of a hundred and more, which cross_entropy takes in its stride.
+# Pixels of 0 to 255 and He init: outputs of a hundred and more, which cross_entropy handles.
 healthy = Recipe(inputs="raw", init="he", init_scale=0.7, optimizer="adam", lr=0.001, steps=300)
-sick = healthy.but(loss=exponentials_divided)
+sick = healthy.but(loss=naive_softmax_loss)
 
 
 def signature(run: Run) -> Evidence | None:
@@ -45,11 +45,11 @@ def signature(run: Run) -> Evidence | None:
         return None
     (fine, _, worst), closest = origin["largest"], origin["behind"][1]
     if not EARLIER < fine <= LIMIT < worst or not closest < LIMIT:
-        return None  # `closest`: a right class this little behind has a share that is not 0
+        return None  # `closest`: a correct class this close to the largest has a probability above 0
     return Evidence(
-        seen=f"outputs are finite and the loss is not, at step {origin['step']}: it holds up to an output of "
-        f"{fine:.1f} and fails at {worst:.1f}, even where the right class is only {closest:.1f} behind the largest",
-        usual=f"a finite loss for any finite outputs; in float32 exp ends at {LIMIT}",
+        seen=f"outputs are finite and the loss is not, at step {origin['step']}: it is finite up to an output of "
+        f"{fine:.1f} and fails at {worst:.1f}, even where the correct class is only {closest:.1f} behind the largest",
+        usual=f"a finite loss for any finite outputs; in float32 exp overflows at {LIMIT}",
         onset=origin["step"],
         place="loss",
         confidence=0.9,
@@ -57,26 +57,27 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Naive softmax",
-    healthy=healthy,
-    sick=sick,
     cures={
         "cross_entropy on the outputs": sick.but(loss=cross_entropy),
-        "the largest output subtracted first": sick.but(loss=largest_subtracted_first),
+        "the largest output subtracted first": sick.but(loss=max_subtracted_first),
     },
     false_cures={
-        "shares clamped to 1e-8: NaN stays NaN": sick.but(loss=exponentials_divided_and_clamped),
+        "probabilities clamped to 1e-8: NaN stays NaN": sick.but(loss=naive_softmax_loss_with_clamp),
         "clipping the gradient norm to 1": sick.but(clip=1.0),
     },
-    signature=signature,
     harm=0.9,
-    symptom="NaN in the loss while every output is finite, as soon as one of them passes 88; often not before the net "
-    "has become sure of something.",
-    mechanism="exp(89) is more than float32 can hold. The share of the surest class becomes infinity divided by "
-    "infinity, NaN, and that of every other class something divided by infinity, 0.",
-    first_check="The largest output of the batch at which it happened: above 88 points at an exp somewhere.",
-    remedy="Give the raw outputs to cross_entropy, which subtracts the largest before it takes any exponential. Then "
-    "see why the outputs are that large: here the pixels run from 0 to 255.",
+    symptom="NaN in the loss while every output is finite, as soon as one of them exceeds 88; often not before the net "
+    "has become confident.",
+    mechanism="exp(89) is more than float32 can hold. The probability of the most confident class becomes inf / inf, "
+    "which is NaN, and that of every other class x / inf, which is 0.",
+    first_check="The largest output of the first batch that failed: above 88, look for an exp.",
+    remedy="Give the raw outputs to cross_entropy, which subtracts the largest before any exp. Then find out why the "
+    "outputs are so large: here the pixels range from 0 to 255.",
     reference="Blanchard, Higham and Higham, Accurately computing the log-sum-exp and softmax functions (2021)",
     looks="not finite",
     shows="origin",
@@ -86,5 +87,5 @@ failure = FailureMode(
         Knob("init_scale", (0.1, 2.0), log=True),
         Knob("lr", (1e-4, 0.01), log=True),
     ),
-    cifar10="with raw pixels a perceptron stays at chance on photographs whatever its loss: the twin is not healthy",
+    not_on_cifar10="with raw pixels a perceptron stays at chance on CIFAR-10 with any loss: the twin is not healthy",
 )

@@ -1,19 +1,19 @@
-"""A penalty on the length of biases that begin at 0: a root has an infinite slope there, and the gradient is NaN."""
+"""A penalty on the norm of biases that start at 0: the square root has an infinite derivative there, so NaN."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
-# The largest magnitude of the parameter whose gradient is NaN. Here it is 0 exactly: that is where the root has no
-# slope. An ordinary parameter has entries of 0.01 to 1.
+# The largest magnitude of the parameter whose gradient is NaN. Here it is exactly 0, where the square root has
+# no derivative. An ordinary parameter has entries of 0.01 to 1.
 ZERO = 1e-12
-STRENGTH = 1e-3  # of the penalty; its size does not matter, 0 times infinity is NaN at any
+STRENGTH = 1e-3  # of the penalty; its size does not matter, 0 times infinity is always NaN
 
 
 def penalised(training, x, y, eps: float) -> None:
-    """One step with a penalty on the length of each layer's bias (a group lasso), the root taken of the sum + eps."""
+    """One step with a penalty on the norm of each layer's bias (a group lasso), the square root of sum + eps."""
     training.optimizer.zero_grad()
     biases = [weight for weight in training.model.parameters() if weight.ndim == 1]
     penalty = sum(((bias**2).sum() + eps).sqrt() for bias in biases)
@@ -24,18 +24,18 @@ def penalised(training, x, y, eps: float) -> None:
     training.update()
 
 
-def root_of_zero(training, x, y) -> None:
-    """The penalty as the formula has it: the root of the sum of squares."""
+def sqrt_of_zero(training, x, y) -> None:
+    """The penalty as the formula is written: the square root of the sum of squares."""
     penalised(training, x, y, eps=0.0)
 
 
-def root_of_a_little_more(training, x, y) -> None:
-    """The root of the sum of squares and a small constant."""
+def sqrt_with_eps(training, x, y) -> None:
+    """The square root of the sum of squares plus a small constant."""
     penalised(training, x, y, eps=1e-8)
 
 
-healthy = Recipe(init="he", lr=0.05, step=root_of_a_little_more)
-sick = healthy.but(step=root_of_zero)
+healthy = Recipe(init="he", lr=0.05, step=sqrt_with_eps)
+sick = healthy.but(step=sqrt_of_zero)
 
 
 def signature(run: Run) -> Evidence | None:
@@ -46,11 +46,11 @@ def signature(run: Run) -> Evidence | None:
     if size is None or size > ZERO or not np.isfinite(loss):
         return None
     if not np.isfinite(run["grad_max"][origin["step"]]).any():
-        return None  # a NaN from the loss reaches every parameter; one from a term about this one stays here
+        return None  # a NaN from the loss reaches every parameter, one from this parameter's penalty only this one
     return Evidence(
         seen=f"all {origin['count']} gradients of {origin['place']} are NaN at step {origin['step']}, though the loss "
-        f"is {loss:.3g}; the parameter itself is {size:.1g} throughout",
-        usual="a finite gradient wherever the loss is finite; a root or a norm has none at 0",
+        f"is {loss:.3g}; every entry of the parameter is {size:.1g}",
+        usual="a finite gradient wherever the loss is finite; a square root or a norm has none at 0",
         onset=origin["step"],
         place=origin["place"],
         confidence=0.9,
@@ -58,25 +58,26 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Square root at zero",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "a small constant under the root": sick.but(step=root_of_a_little_more),
-        "biases that begin elsewhere than at 0": sick.but(init="default", lr=0.1),
+        "a small constant under the square root": sick.but(step=sqrt_with_eps),
+        "biases that do not start at 0": sick.but(init="default", lr=0.1),
     },
     false_cures={
         "clipping the gradient norm to 1: the norm is NaN": sick.but(clip=1.0),
         "a tenth of the learning rate": sick.but(lr=0.005),
     },
-    signature=signature,
     harm=0.9,
-    symptom="The first loss is finite and right, and after the first update all weights are NaN. Turn the penalty off "
-    "and it trains.",
-    mechanism="The slope of a square root grows without bound towards 0. The chain rule multiplies this infinity with "
-    "the slope of the sum of squares, which is 0 there: NaN, in the backward pass alone.",
-    first_check="The gradient of each term of the loss by itself at step 0, and which parameter is NaN first.",
-    remedy="Put the constant under the root: (x.square().sum() + 1e-8).sqrt(). The same holds for the standard "
+    symptom="The first loss is finite and correct; after the first update all weights are NaN. Without the penalty it "
+    "trains.",
+    mechanism="The derivative of a square root is infinite at 0. The chain rule multiplies it by the derivative of the "
+    "sum of squares, which is 0 there: NaN, in the backward pass only.",
+    first_check="The gradient of each loss term separately at step 0, and which parameter is NaN first.",
+    remedy="Put a constant under the root: (x.square().sum() + 1e-8).sqrt(). The same applies to the standard "
     "deviation of equal values, the distance between equal points, and any norm of zeros.",
     reference="Kingma and Ba, Adam: A Method for Stochastic Optimization (2015), for an epsilon beside a root",
     looks="not finite",

@@ -4,23 +4,20 @@ from collections import OrderedDict
 
 from torch import nn
 
-from labkit.training import models
-from labkit.training import parts
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
+from labkit.training import models, parts
+from labkit.training.recipe import Recipe
 
-# How far apart the values are that a module spoiled. A blank image has 0 exactly; anything else that a
-# division by its spread could meet is larger.
+# Range of the values that a module turned into NaN. A blank image has exactly 0; any other input has more.
 CONSTANT = 1e-6
-WHOLE = (
-    0.99  # share of the sample that is spoiled: a mean or a spread of 0 takes all of it, a missing pixel only its own
-)
+# Share of the sample that is not finite: a standard deviation of 0 affects all of it, a missing pixel only itself.
+WHOLE = 0.99
 BLANK = 1234  # the image that is blank; any other would do
 
 
 class Standardise(nn.Module):
-    """Each image with mean 0 and standard deviation 1, by itself."""
+    """Scale each image to mean 0 and standard deviation 1."""
 
     def __init__(self, eps: float):
         super().__init__()
@@ -32,7 +29,7 @@ class Standardise(nn.Module):
 
 
 def standardised_without_eps(recipe, data):
-    """A perceptron behind a standardisation that trusts every image to have some contrast."""
+    """A perceptron after a standardisation that assumes that every image has some contrast."""
     return nn.Sequential(OrderedDict(standardise=Standardise(0.0), net=models.mlp(recipe, data)))
 
 
@@ -42,14 +39,14 @@ def standardised(recipe, data):
 
 
 def one_blank_image(split, recipe, generator):
-    """Shuffled batches of images, one of which is blank, as a file that was cut short would be."""
+    """Shuffled batches of images, one of which is blank, as from a truncated file."""
     x = split.x.clone()
     x[min(BLANK, len(x) - 1)] = 0.0
     return parts.shuffled(split._replace(x=x), recipe, generator)
 
 
-def blank_images_left_out(split, recipe, generator):
-    """The same, with images of no contrast at all taken out first."""
+def blank_images_dropped(split, recipe, generator):
+    """The same without images that have no contrast."""
     flat = split.x.flatten(1).clone()
     flat[min(BLANK, len(flat) - 1)] = 0.0
     some = flat.amax(1) > flat.amin(1)
@@ -68,10 +65,10 @@ def signature(run: Run) -> Evidence | None:
     if not inside and origin.get("stage") != "inputs":
         return None
     samples = origin.get("samples", ())
-    given = f"{origin['place']} was given an image whose values differ by {origin['spread']:.1g}" if inside else ""
+    given = f"{origin['place']} received an image whose values differ by {origin['spread']:.1g}" if inside else ""
     return Evidence(
         seen=f"all {origin['count']} values of {len(samples)} sample(s) are not finite at step {origin['step']}"
-        + (f": {given}" if inside else " as they come from the loader"),
+        + (f": {given}" if inside else " as they come from the data loader"),
         usual="values that differ by 1 or more within an image, and 0 NaN",
         onset=origin["step"],
         place=origin["place"],
@@ -80,26 +77,27 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Zero divided by zero",
-    healthy=healthy,
-    sick=sick,
     cures={
         "a small constant in the divisor": sick.but(model=standardised),
-        "blank images left out": sick.but(batches=blank_images_left_out),
+        "blank images dropped": sick.but(batches=blank_images_dropped),
     },
     false_cures={
         "clipping the gradient norm to 1": sick.but(clip=1.0),
         "a tenth of the learning rate": sick.but(lr=0.01),
     },
-    signature=signature,
     harm=0.9,
-    symptom="Training runs well until one step turns everything into NaN. The inputs of that batch are finite, all of "
-    "them; it is the first computation behind them that is not.",
-    mechanism="A blank image has a standard deviation of 0, and so has its difference from the mean: 0 / 0 is NaN, and "
-    "where rounding leaves a little above the line, infinity. One among 10,000 is enough, at the step that draws it.",
-    first_check="The batch at which it happened: look for a sample without contrast, an empty row, a mask of zeros.",
-    remedy="A small constant in every divisor that data can make 0, 1e-5 here; in 16 bits not below 1e-4. And look at "
-    "what the blank sample is doing in the data.",
+    symptom="Training runs well until one step turns everything into NaN. All inputs of that batch are finite; the "
+    "output of the first module is not.",
+    mechanism="A blank image has a standard deviation of 0, and equals its mean: 0 / 0 is NaN, or infinity if rounding "
+    "leaves a small numerator. One image in 10,000 is enough, at the step that uses it.",
+    first_check="The first batch that failed: look for a sample without contrast, an empty row, a mask of zeros.",
+    remedy="Add a small constant to every divisor that data can make 0: here 1e-5, in 16 bits at least 1e-4. Then find "
+    "out why there is a blank sample in the data.",
     reference="Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic (1991)",
     looks="not finite",
     shows="origin",

@@ -1,1 +1,1 @@
-"""Weights that start wrong, run away or fade."""
+"""Weights with a bad init, and weights that blow up or collapse to 0."""

@@ -1,15 +1,17 @@
-"""Weights drawn with a spread of 1: the first outputs are in the hundreds, and so is the loss."""
+"""Weights drawn with a standard deviation of 1: the first outputs are in the hundreds, and so is the loss."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import hidden_sizes, unlearned
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import unlearned
 from labkit.recording.run import Run
+from labkit.recording.summaries import hidden_sizes
+from labkit.training.recipe import Recipe
 
-LOUD_INPUTS = 3.0  # spread of the inputs; normalised ones have 1. Raw pixels make everything large: another failure
-# Spread of a hidden activation in the first pass. Default, He and Xavier init: 0.2 to 1.2; N(0, 1): 16 to 38.
-LOUD = 5.0
+LARGE_INPUTS = 3.0  # standard deviation of the inputs; normalised 1. Raw pixels are another failure
+# Standard deviation of a hidden activation in the first forward pass. Default, He and Xavier init: 0.2 to 1.2; N(0, 1):
+# 16 to 38.
+LARGE = 5.0
 # First loss over ln(classes). Default 1.0, He 1.1 to 2.4; N(0, 1): 127 to 286.
 WRONG = 5.0
 EXPLODED = 1e3  # gradient norm at step 0 from which it is an explosion through many layers; here 80 to 140
@@ -22,40 +24,42 @@ sick = healthy.but(init="normal")
 def signature(run: Run) -> Evidence | None:
     inputs, hidden, _ = hidden_sizes(run)
     first, classes = float(run["loss"][0]), run.facts.get("classes") or len(run.facts.get("label_shares", ()))
-    if classes < 2 or not len(hidden) or not inputs < LOUD_INPUTS or not hidden.max() > LOUD:
+    if classes < 2 or not len(hidden) or not inputs < LARGE_INPUTS or not hidden.max() > LARGE:
         return None
     if not first > WRONG * np.log(classes) or not run["grad_norm_total"][0] <= EXPLODED or not unlearned(run, SLOW):
         return None
     place = run.activations[1 + int(np.argmax(hidden))]
     return Evidence(
-        seen=f"a first loss of {first:.3g}; the inputs have a spread of {inputs:.2g}, but {place} one of "
+        seen=f"a first loss of {first:.3g}; the inputs have a standard deviation of {inputs:.2g}, but {place} has "
         f"{hidden.max():.2g}",
-        usual=f"a first loss of {np.log(classes):.2f} to {2.4 * np.log(classes):.1f}, and a spread of 0.2 to 1.2",
+        usual=f"a first loss of {np.log(classes):.2f} to {2.4 * np.log(classes):.1f}, and a standard deviation of 0.2 "
+        "to 1.2",
         onset=0,
         place=place,
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Init too large",
-    healthy=healthy,
-    sick=sick,
     cures={
         "He init": sick.but(init="he"),
         "PyTorch's default init": sick.but(init="default"),
     },
     false_cures={
-        "Adam: the large weights hardly move, and 84 % is the end": sick.but(optimizer="adam", lr=0.003),
+        "Adam: the large weights hardly change, and accuracy stops at 84 %": sick.but(optimizer="adam", lr=0.003),
         "clipping the gradient norm to 1": sick.but(clip=1.0),
     },
-    signature=signature,
     harm=0.1,
-    symptom="The first loss is a hundred times ln(classes). It falls fast, for the outputs shrink, and then stops "
-    "well above what the same net reaches otherwise.",
-    mechanism="A unit adds up 784 inputs, so weights of size 1 make its sum some 28 times larger than they are. The "
-    "net starts out utterly sure and wrong, and what training adds is small beside the random weights.",
-    first_check="The very first loss: a net that knows nothing should say ln(classes), 2.3 for ten.",
-    remedy="Scale the draw by the number of inputs: He for ReLU, Xavier for tanh, or PyTorch's default.",
+    symptom="The first loss is a hundred times ln(classes). It falls fast as the outputs shrink, then stops well "
+    "above what the same net reaches with a better init.",
+    mechanism="A unit sums 784 inputs, so weights of size 1 make the sum about 28 times larger than the inputs. The "
+    "net starts confident and wrong, and what training adds is small compared with the random weights.",
+    first_check="The first loss: an untrained net should have ln(classes), 2.3 for ten.",
+    remedy="Scale the random weights by the number of inputs: He for ReLU, Xavier for tanh, or PyTorch's default.",
     reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",
     looks="stops too high",
     shows="activation_size",

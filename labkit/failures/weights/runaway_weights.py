@@ -1,48 +1,49 @@
-"""A weight decay with the wrong sign: it feeds the weights instead of starving them, and they grow without end."""
+"""A weight decay with the wrong sign: it grows the weights instead of shrinking them, without limit."""
 
 import numpy as np
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import matrix_layers, unlearned, whole_norm
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import unlearned
 from labkit.recording.run import Run
+from labkit.recording.summaries import matrix_layers, whole_norm
+from labkit.training.recipe import Recipe
 
-SHORTEST = 20  # steps; a rate of growth needs some to be read off
+SHORTEST = 20  # steps; fewer are too short to measure growth
 # Weight norm at the end over that in the middle of the run. Healthy runs 1.0 to 1.2, Adam at 0.03 1.3, gradients
-# that add up without zero_grad 2.6; a decay of the wrong sign 30, and 3 where it is weak.
+# accumulated without zero_grad 2.6; a decay of the wrong sign 30, and 3 where it is weak.
 GROWTH = 2.5
-# Growth per step in logarithms, in four parts of the second half: slowest over fastest. Compound interest keeps its
-# pace, 0.98; growth in a straight line 0.6; a jump after a corrupt batch 0.01; a saddle point left behind 0.1 to 0.3.
+# Growth per step in logarithms, in four parts of the second half: slowest over fastest. Exponential growth:
+# 0.98; linear growth 0.6; a jump after a corrupt batch 0.01; the escape from a saddle point 0.1 to 0.3.
 STEADY = 0.8
 # ... and the slowest layer over the fastest. Sick runs 0.74 to 1; the escape from a saddle point 0.3.
 ALIKE = 0.5
 HIGH = 0.5  # of chance level: the loss grows with the weights, to 100 times chance level and more
 
 
-class FedSGD(torch.optim.SGD):
-    """SGD whose decay term was subtracted from the gradient, where it should have been added."""
+class WrongSignSGD(torch.optim.SGD):
+    """SGD that subtracts the decay term from the gradient instead of adding it."""
 
-    def __init__(self, parameters, feed: float, **options):
+    def __init__(self, parameters, decay: float, **options):
         super().__init__(parameters, **options)
-        self.feed = feed
+        self.decay = decay
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    weight.grad.sub_(weight, alpha=self.feed)
+                    weight.grad.sub_(weight, alpha=self.decay)
         return super().step(closure)
 
 
-def sgd_with_decay_of_the_wrong_sign(model, recipe):
-    """SGD that pushes the weights away from 0 as strongly as weight decay should pull them there."""
-    return FedSGD(model.parameters(), recipe.weight_decay, lr=recipe.lr, momentum=recipe.momentum)
+def sgd_with_wrong_sign_decay(model, recipe):
+    """SGD that pushes the weights away from 0 instead of pulling them towards it."""
+    return WrongSignSGD(model.parameters(), recipe.weight_decay, lr=recipe.lr, momentum=recipe.momentum)
 
 
 healthy = Recipe(weight_decay=0.02)
-sick = healthy.but(optimizer=sgd_with_decay_of_the_wrong_sign)
+sick = healthy.but(optimizer=sgd_with_wrong_sign_decay)
 
 
 def signature(run: Run) -> Evidence | None:
@@ -57,33 +58,34 @@ def signature(run: Run) -> Evidence | None:
     if not growth.min() > ALIKE * growth.max() or not unlearned(run, HIGH):
         return None
     return Evidence(
-        seen=f"the norm of all weights grew from {size[0]:.3g} to {size[-1]:.3g}, and never slows down: by "
+        seen=f"the norm of all weights grew from {size[0]:.3g} to {size[-1]:.3g}, without slowing down: by "
         f"{np.expm1(paces[-1]):.1%} per step at the end",
-        usual="growth by a fifth to threefold that slows down: below 0.1 % per step at the end",
+        usual="a growth of 1.2 to 3 times that slows down: below 0.1 % per step at the end",
         onset=int(np.argmax(size > 2 * size[0])),
         place=names[int(np.argmax(layers[-1] / layers[0]))],
     )
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Runaway weights",
-    healthy=healthy,
-    sick=sick,
     cures={
-        "the decay with its right sign": sick.but(optimizer="sgd"),
-        "no decay at all": sick.but(weight_decay=0.0),
+        "weight decay with the correct sign": sick.but(optimizer="sgd"),
+        "no weight decay": sick.but(weight_decay=0.0),
     },
     false_cures={"clipping the gradient norm to 1: the decay is added after it": sick.but(clip=1.0)},
-    signature=signature,
     harm=0.0,
-    costs="The loss: it ends at 169 to 1,090, where the twin has 0.2. Accuracy falls by half a point to four and a "
-    "half, for a ReLU net that grows evenly gives the same answers, ever more loudly.",
-    symptom="The loss falls at first, then climbs for ever, while accuracy hardly changes. The weight norm is a "
+    costs="The loss: it ends at 169 to 1,090, where the twin has 0.2. Accuracy falls by only 0.5 to 4.5 points, "
+    "because a ReLU net that grows evenly makes the same predictions, with more and more confidence.",
+    symptom="The loss falls at first, then rises without end, while accuracy hardly changes. The weight norm is a "
     "straight line upwards on a log axis.",
-    mechanism="Each step adds a fixed share of every weight to itself, which is compound interest. The net becomes "
-    "sure of everything, its mistakes cost ever more, and gradients lose their say.",
-    first_check="The weight norm over time, on a log axis. Healthy norms grow too, but ever more slowly.",
-    remedy="Look for the sign in hand-written decay or penalty terms: the gradient gets plus decay times weight.",
+    mechanism="Each step adds a fixed share of every weight to itself, which is exponential growth. The net becomes "
+    "overconfident, its mistakes cost more and more, and gradients no longer matter.",
+    first_check="The weight norm over time, on a log axis. Healthy norms grow too, but slow down.",
+    remedy="Check the sign of hand-written decay or penalty terms: decay times weight is added to the gradient.",
     reference="Krogh and Hertz, A Simple Weight Decay Can Improve Generalization (1991)",
     looks="jumps",
     shows="weight_norm",

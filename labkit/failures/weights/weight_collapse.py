@@ -1,16 +1,17 @@
-"""A weight decay of 2: the pull towards 0 is stronger than anything the data say, and the weights fade away."""
+"""A weight decay of 2: the pull towards 0 is stronger than the gradient of the loss, and the weights collapse."""
 
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import matrix_layers, unlearned, whole_norm
-from labkit.training.recipe import Recipe
+from labkit.failures.signs import unlearned
 from labkit.recording.run import Run
+from labkit.recording.summaries import matrix_layers, whole_norm
+from labkit.training.recipe import Recipe
 
-# Norm of all weights at the end over the one at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a
+# Norm of all weights at the end over that at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a
 # decay of 0.01 and 0.45 with 0.1; a decay of 2 leaves 0.002 to 0.02.
 FADED = 0.05
-LOST = 0.9  # of chance level, at the end: a net of nothing is at 1.00
+LOST = 0.9  # of chance level, at the end: a net with no weights left is at 1.00
 
 healthy = Recipe(momentum=0.0, weight_decay=1e-4)
 sick = healthy.but(weight_decay=2.0)
@@ -31,25 +32,26 @@ def signature(run: Run) -> Evidence | None:
 
 
 failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
     title="Weight collapse",
-    healthy=healthy,
-    sick=sick,
     cures={
         "a weight decay of 0.0001": sick.but(weight_decay=1e-4),
         "no weight decay": sick.but(weight_decay=0.0),
     },
     false_cures={
-        "half of it: 49 to 61 %": sick.but(weight_decay=1.0),
+        "half the weight decay: 49 to 61 %": sick.but(weight_decay=1.0),
         "a learning rate ten times lower": sick.but(lr=0.01),
     },
-    signature=signature,
     harm=0.7,
-    symptom="The loss climbs back to ln(classes) and stays there. The outputs are the same for every image, and the "
+    symptom="The loss rises back to ln(classes) and stays there. The outputs are the same for every image, and the "
     "weight norm falls step by step towards 0.",
-    mechanism="Each step takes LR times decay, here a fifth, off every weight. What is left passes ever less "
-    "signal and ever less gradient, so nothing pulls the other way.",
+    mechanism="Each step shrinks every weight by LR times decay, here a fifth. Smaller weights pass on less signal and "
+    "less gradient, so nothing pulls the other way.",
     first_check="The weight norm over time: a straight line downwards on a log axis.",
-    remedy="A weight decay of 1e-4 to 1e-2 with SGD. AdamW takes more: a decay of 1 is still harmless at LR 0.003.",
+    remedy="Use a weight decay of 1e-4 to 1e-2 with SGD. AdamW tolerates more: a decay of 1 is harmless at LR 0.003.",
     reference="Krogh and Hertz, A Simple Weight Decay Can Improve Generalization (1991)",
     looks="never moves",
     shows="weight_norm",

@@ -1,0 +1,1 @@
+"""The commands, grouped by purpose: `add_NAME` declares the arguments, the function below it does the work."""

@@ -1,0 +1,146 @@
+"""How far a diagnosis can be trusted, and which failures look alike: clinic, atlas."""
+
+import argparse
+import sys
+
+from labkit.cli.commands.arguments import add_dataset, add_jobs, add_seed, command, show_json
+
+OLD_SPLITS = {"judging": "held-out", "setting": "development", "judged": "retired"}
+
+
+def add(commands) -> None:
+    add_clinic(commands)
+    add_atlas(commands)
+
+
+def add_clinic(commands) -> None:
+    about = "evaluate the diagnosis blind: how often is it correct, and how many false alarms are there?"
+    made = command(commands, "clinic", hold_clinic, about)
+    made.add_argument(
+        "--contract", action="store_true", help="check instead that every mode fails, is named and is cured"
+    )
+    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: 5 with --contract, else 1)")
+    made.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed of the contract (default: 0)")
+    made.add_argument("--healthy", type=int, default=200, metavar="N", help="number of healthy runs (default: 200)")
+    made.add_argument("--modes", metavar="A,B,...", help="only these modes (default: all)")
+    made.add_argument(
+        "--dataset", default="mnist", help="mnist (default) or cifar10; without --contract also mnist,cifar10"
+    )
+    made.add_argument(
+        "--split",
+        default="held-out",
+        help="held-out (default); while signatures are changed, development or retired (held out before)",
+    )
+    made.add_argument(  # the name of --split in version 0.1
+        "--part",
+        dest="split",
+        type=lambda name: OLD_SPLITS.get(name, name),
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+    made.add_argument("--runs", metavar="FOLDER", help="store trained runs here, and reuse those that are stored")
+    made.add_argument("--kept", action="store_true", help="train nothing: evaluate only the runs stored in --runs")
+    add_jobs(made)
+    made.add_argument("--dask", metavar="ADDRESS", help="address of a Dask cluster to train on")
+    made.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write a report, .md; or, without --contract, the confusion matrix as .png, .pdf or .svg",
+    )
+
+
+def hold_clinic(options) -> int:
+    from pathlib import Path
+
+    from labkit.diagnosis.evaluation import contract
+    from labkit.training.parallel import on_cluster
+
+    names = options.modes.split(",") if options.modes else None
+    if options.out and not options.contract and not options.out.endswith(".md"):
+        from labkit.drawing.plots import picture_kind
+
+        picture_kind(options.out)  # a wrong file type is an error before any training
+    with on_cluster(options.dask):
+        if options.contract:
+            seeds = range(options.first, options.first + (options.seeds or 5))
+            return show_contract(
+                contract.contract(names, seeds=seeds, dataset=options.dataset, jobs=options.jobs), options
+            )
+        from labkit.diagnosis.evaluation import blind
+
+        found = blind.hold(
+            names,
+            split=options.split,
+            seeds=1 if options.seeds is None else options.seeds,
+            healthy=options.healthy,
+            datasets=options.dataset.split(","),
+            jobs=options.jobs,
+            folder=Path(options.runs) if options.runs else None,
+            kept_only=options.kept,
+        )
+    return show_evaluation(found, options)
+
+
+def show_contract(outcomes, options) -> int:
+    import dataclasses
+
+    from labkit.diagnosis.evaluation import contract
+    from labkit.recording.files import written_whole
+
+    if options.json:
+        show_json([dataclasses.asdict(each) for each in outcomes])
+    else:
+        print(contract.outcomes_as_text(outcomes))
+    if options.out:
+        with written_whole(options.out) as stream:
+            stream.write(contract.in_markdown(outcomes, options.dataset).encode())
+    return 0 if all(each.kept for each in outcomes) else 1
+
+
+def show_evaluation(found, options) -> int:
+    import dataclasses
+    from pathlib import Path
+
+    from labkit.diagnosis.evaluation import report
+    from labkit.drawing.plots import save
+    from labkit.recording.files import written_whole
+
+    show_json(dataclasses.asdict(found)) if options.json else print(report.evaluation_as_text(found))
+    if not options.out:
+        return 0
+    picture = Path(options.out).with_suffix(".png") if options.out.endswith(".md") else options.out
+    print(f"picture: {save(report.confusion_picture(found), picture)}", file=sys.stderr)
+    if options.out.endswith(".md"):
+        with written_whole(options.out) as stream:
+            stream.write(report.in_markdown(found, clinic_command(options), Path(picture).name).encode())
+    return 0
+
+
+def clinic_command(options) -> str:
+    """The command that repeats this evaluation; defaults are left out."""
+    usual = {"split": "held-out", "seeds": None, "healthy": 200, "modes": None, "dataset": "mnist"}
+    asked = ((name, getattr(options, name)) for name in usual)
+    return " ".join(["labkit clinic", *(f"--{name} {value}" for name, value in asked if value != usual[name])])
+
+
+def add_atlas(commands) -> None:
+    about = "which failures look alike in the loss, and which instrument shows each first"
+    made = command(commands, "atlas", show_atlas, about)
+    add_dataset(made)
+    add_seed(made)
+    add_jobs(made)
+
+
+def show_atlas(options) -> None:
+    import dataclasses
+
+    from labkit.course.poster.poster import run_studies
+    from labkit.diagnosis import look_alikes
+    from labkit.failures.catalogue import FAILURES
+
+    names = [name for name, mode in FAILURES.items() if mode.on(options.dataset)]
+    studies = run_studies(names, seed=options.seed, dataset=options.dataset, jobs=options.jobs)
+    if not options.json:
+        return print(look_alikes.tables_as_text(studies))
+    tables = {"look_alikes": look_alikes.look_alikes(studies), "lead_times": look_alikes.lead_times(studies)}
+    show_json({name: [dataclasses.asdict(row) for row in rows] for name, rows in tables.items()})

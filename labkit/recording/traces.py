@@ -1,0 +1,123 @@
+"""Every trace that a run can have, in one table: rows, columns, label, unit and healthy range."""
+
+import math
+from dataclasses import dataclass
+
+FLOAT16_LARGEST = 65_504  # beyond it float16 is infinite; bfloat16 and float32 reach 3e38
+
+AXES = ("layers", "parameters", "activations", "heads")  # what the columns of a trace stand for: names that a run has
+STEP, EVALUATION = "step", "val_step"  # the two traces that say when a row was recorded
+STEPS = frozenset({STEP, EVALUATION})
+SHARE, NATS = "share", "nats"  # a share is a number from 0 to 1
+PREFIXES = ("val_", "probe_")  # of an unknown trace with one row per evaluation; `Recorder.validate` adds val_ itself
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One trace of a run: what its rows and columns stand for, how to label it, and where it stays in healthy runs."""
+
+    name: str
+    words: str  # its label
+    axis: str | None = None  # what its columns stand for; None: one number per row
+    rows: str = STEP  # one per training step, or one per EVALUATION
+    unit: str = ""
+    range: tuple[float, float] | None = None  # of all healthy runs
+    healthy: str = ""  # where most healthy values lie
+    warning: str = ""  # the sign that something is wrong
+    inner: int | None = None  # length of a third axis, 0 for any; None where there is none
+
+
+# The ranges were measured on healthy runs of the lab's nets: perceptrons of 2 to 10 layers, SGD and Adam, 150 to 400
+# steps of batch 128, MNIST, several seeds. The usual rules of thumb are often narrower than healthy runs are.
+# `grad_ratio` (summaries.gradient_ratio), `gap` (Run.gap), `loss_variance` (Run.batch_loss_variance) and, unless the
+# threshold changed during the run, `clipped` (Run.clipped) are computed from recorded traces.
+_KNOWN = (
+    # --- with a healthy range ---
+    Trace("loss", "loss", range=(0.0, 2 * math.log(10)), healthy="starts near ln(classes), falls",
+          warning="rises threefold, or never moves"),
+    Trace("grad_norm_total", "gradient norm", range=(0.05, 30), healthy="0.4 to 16, rises before it falls",
+          warning="below 0.001 or above 1000"),
+    Trace("grad_ratio", "first / last layer", range=(0.1, 20), healthy="gradients in a ratio of 0.5 to 10",
+          warning="below 0.001"),
+    Trace("update_ratio", "update / weight", "layers", range=(1e-3, 0.2), healthy="0.001 to 0.2 at each step",
+          warning="below 0.0001 or above 0.5"),
+    Trace("weight_norm", "weight norm", "layers", range=(1.0, 40), healthy="doubles in 400 steps",
+          warning="collapses, or grows tenfold"),
+    Trace("dead", "dead units", "activations", EVALUATION, SHARE, range=(0.0, 0.4), healthy="under 20 % of a layer",
+          warning="over 50 %"),
+    Trace("gap", "validation gap", None, EVALUATION, NATS, range=(-0.1, 0.5), healthy="under 0.3",
+          warning="over 0.6 and growing"),
+    Trace("loss_variance", "batch-loss variance", range=(0.0, 0.1), healthy="per sample / batch size",
+          warning="many times that"),
+    Trace("lr", "learning rate", range=(0.0, 1.0), healthy="as the schedule says", warning="0, or rising late"),
+    # --- per step ---
+    Trace("step", "step"),
+    Trace("loss_scale", "loss scale"),
+    Trace("clipped", "clipped (1) or not (0)"),
+    Trace("grad_norm", "gradient norm per layer", "layers"),
+    Trace("update_norm", "update norm", "layers"),
+    Trace("grad_mean", "mean gradient", "parameters"),
+    Trace("grad_std", "standard deviation of the gradient", "parameters"),
+    Trace("grad_min", "smallest gradient entry", "parameters"),
+    Trace("grad_max", "largest gradient entry", "parameters"),
+    Trace("grad_near_zero", "gradients near zero", "parameters", unit=SHARE),
+    Trace("activation_mean", "mean activation", "activations"),
+    Trace("activation_std", "standard deviation of activations", "activations"),
+    Trace("activation_saturated", "saturated units", "activations", unit=SHARE),
+    Trace("train_mode", "in train mode (1) or not (0)"),
+    Trace("input_max", "largest input"),
+    Trace("input_outliers", "samples that are outliers", unit=SHARE),
+    Trace("label_entropy", "entropy of a batch's labels", unit=NATS),
+    # --- per evaluation ---
+    Trace("val_step", "updates before the evaluation", rows=EVALUATION),
+    Trace("val_loss", "validation loss", rows=EVALUATION),
+    Trace("val_accuracy", "validation accuracy", rows=EVALUATION, unit=SHARE),
+    Trace("val_confidence", "confidence", rows=EVALUATION, unit=SHARE),
+    Trace("val_train_mode", "validated in train mode", rows=EVALUATION, unit=SHARE),
+    Trace("val_with_gradients", "validated with gradients", rows=EVALUATION, unit=SHARE),
+    Trace("val_input_mean", "mean of validation inputs", rows=EVALUATION),
+    Trace("val_input_std", "standard deviation of validation inputs", rows=EVALUATION),
+    Trace("probe_loss", "loss on training images", rows=EVALUATION),
+    Trace("probe_accuracy", "accuracy on training images", rows=EVALUATION, unit=SHARE),
+    Trace("sample_loss_mean", "mean loss of single samples", rows=EVALUATION),
+    Trace("sample_loss_variance", "variance of the loss of single samples", rows=EVALUATION),
+    Trace("twins", "identical units", "activations", EVALUATION, SHARE),
+    Trace("histogram", "histogram of activations", "activations", EVALUATION, inner=0),  # bins
+    Trace("histogram_range", "range of activations", "activations", EVALUATION, inner=2),  # low, high
+    Trace("attention_entropy", "attention entropy", "heads", EVALUATION, NATS),
+)  # fmt: skip
+TRACES = {each.name: each for each in _KNOWN}
+
+
+def trace(name: str, rows: int = 0, *, steps: int = 0, evaluations: int = 0) -> Trace:
+    """The entry of the table; for a trace that is not in it, what its name and its number of rows tell."""
+    if name in TRACES:
+        return TRACES[name]
+    by_evaluation = name.startswith(PREFIXES) or rows == evaluations != steps
+    return Trace(name, name.replace("_", " "), rows=EVALUATION if by_evaluation else STEP)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a trace stays in healthy runs, and what leaving it means."""
+
+    name: str
+    trace: str
+    low: float
+    high: float
+    healthy: str
+    warning: str
+
+    @property
+    def usual(self) -> str:
+        """'0.05 to 30'; of a share, 'up to 40 %'."""
+        if TRACES[self.trace].unit == SHARE:
+            return f"up to {100 * self.high:g} %"
+        return f"{self.low:g} to {self.high:g}"
+
+
+RANGES = tuple(
+    Range(each.words, each.name, *each.range, each.healthy, each.warning) for each in _KNOWN if each.range is not None
+)
+BANDS = {each.trace: (each.low, each.high) for each in RANGES}
+USUAL = {each.trace: each.usual for each in RANGES}
