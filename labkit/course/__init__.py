@@ -1,0 +1,1 @@
+"""The lessons: exercises and their grading, notebooks, the ward, the poster."""

@@ -1,7 +1,6 @@
-"""What an exercise is: a title, hints, and a judge that looks at what the student's object does."""
+"""Exercises: a title, hints, and a judge that tests what the student's object does."""
 
 import copy
-import functools
 import html
 import inspect
 import re
@@ -9,28 +8,32 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError, near
-from labkit.training.recipe import Recipe
-from labkit.diagnosis.report import changes_in_words
-from labkit.recording.run import Run
+from labkit.course import bounds
+from labkit.course.bounds import bounded_check, call_seconds, time_limit
 from labkit.diagnosis.study import is_cured
+from labkit.errors import RecipeError, near
+from labkit.failures.catalogue import FAILURES
+from labkit.recording.files import PACKAGE
+from labkit.recording.run import Run
+from labkit.training import run_store
 from labkit.training.loop import train
+from labkit.training.recipe import Recipe, changes_in_words
 
 KINDS = ("build", "cure", "explain")
 RIGHT, NOT_YET, NOT_ATTEMPTED = "right", "not yet", "not attempted"
 MARKS = {RIGHT: ("✔", "#2a9d5c"), NOT_YET: ("…", "#c77700"), NOT_ATTEMPTED: ("○", "#808080")}  # shape and colour
-HIDDEN_SEED = 11  # of no lesson: a cure that only works for the seed one has looked at is luck
-SHORT = 70  # characters of a student's value that are worth showing
+HIDDEN_SEED = 11  # used by no lesson: a cure that works for one seed only is luck
+SHORT = 70  # characters shown of a student's value
+LONG = 1000  # items from which on a collection is not shown: that would take longer than anybody reads
+LONGEST = 500  # characters shown of an error's message
 
 
 class NotYet(Exception):
-    """Attempted and not right: what was seen, in words for the student."""
+    """Attempted and not correct: the message tells the student what was found."""
 
 
 class NotAttempted(Exception):
@@ -38,7 +41,7 @@ class NotAttempted(Exception):
 
 
 class Words(str):
-    """Text that shows itself without quotes, in a notebook and at the prompt."""
+    """A string whose repr has no quotes, in a notebook and at the prompt."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -46,7 +49,7 @@ class Words(str):
 
 @dataclass(frozen=True, kw_only=True)
 class Exercise:
-    """One exercise. `judge(mine)` returns (perhaps with a word on what was seen) or raises `NotYet`."""
+    """One exercise. `judge(mine)` returns (with an optional comment) or raises `NotYet`."""
 
     id: str  # "06.2": lesson and number
     title: str
@@ -64,19 +67,22 @@ class Exercise:
         if not self.hints or self.points < 1:
             raise RecipeError(f"exercise {self.id}: expected at least one hint and one point")
         for name in self.modes:
-            FAILURES[name]  # an unknown one is an error here, and not when a student checks
+            FAILURES[name]  # an unknown name raises here, not when a student checks
 
     def check(self, answer) -> "Feedback":
-        """Judge an answer. Whatever the student's code does, this returns."""
+        """Grade an answer. Returns whatever the student's code does, within the bounds of `bounds.py`."""
         try:
-            if is_untouched(answer):
-                raise NotAttempted
-            return self._feedback(RIGHT, self.judge(answer) or "")
+            with bounded_check():
+                if is_blank(answer):
+                    raise NotAttempted
+                return self._feedback(RIGHT, self.judge(answer) or "")
         except NotAttempted:
             return self._feedback(NOT_ATTEMPTED, "")
         except NotYet as found:
             return self._feedback(NOT_YET, str(found))
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:  # Ctrl-C, or the stop button of the notebook
+            raise
+        except BaseException as error:  # a student's code may raise anything, SystemExit and GeneratorExit too
             return self._feedback(NOT_YET, error_in_words(error))
 
     def hint(self, number: int = 1) -> Words:
@@ -91,7 +97,7 @@ class Exercise:
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback:
-    """What came of a check: true in an `if` when the answer is right, and in words for people."""
+    """The result of a check: truthy when the answer is correct, and readable as text or HTML."""
 
     exercise: Exercise
     state: str
@@ -108,7 +114,7 @@ class Feedback:
         if self.state == RIGHT:
             return self.seen
         start = "Fill in the cell above, run it, and check again." if self.state == NOT_ATTEMPTED else self.seen
-        return f'{start}\nA nudge, if you want one: labkit.hint("{self.exercise.id}", 1)'
+        return f'{start}\nFor a hint: labkit.hint("{self.exercise.id}", 1)'
 
     def __str__(self) -> str:
         head = f"{MARKS[self.state][0]} {self.exercise.id} {self.exercise.title}: {self.state}"
@@ -131,11 +137,11 @@ class Feedback:
         )
 
 
-# --- what the judges of the lessons use ---
+# --- building blocks for the judges ---
 
 
 class Student:
-    """A student's function, called on copies: it cannot alter the cases it is judged on."""
+    """A student's function, called on copies so that it cannot change the test cases."""
 
     def __init__(self, function, example: str):
         if not callable(function):
@@ -143,31 +149,34 @@ class Student:
         self.function = function
 
     def __call__(self, *arguments, **options):
-        arguments, options = copy.deepcopy((arguments, options))  # together, so that what is shared stays shared
-        return self.on(*arguments, **options)
+        arguments, options = copy.deepcopy((arguments, options))  # in one call, so that shared objects stay shared
+        return self.in_place(*arguments, **options)
 
-    def on(self, *arguments, **options):
-        """The same on the things themselves, for a function that is meant to change them: make them anew each time."""
-        call = self.in_words(arguments, options)
-        answer = self.says(*arguments, **options)
-        if is_untouched(answer):
-            raise NotYet(f"Called: {call}\nIt returned {answer!r}: is a `return` missing on that way?")
+    def in_place(self, *arguments, **options):
+        """Call it on the originals, for a function that should change them: build them again for each call."""
+        call = self.call_as_text(arguments, options)
+        answer = self.call_or_none(*arguments, **options)
+        if is_blank(answer):
+            raise NotYet(f"Called: {call}\nIt returned {answer!r}: is a `return` missing on this path?")
         return answer
 
-    def says(self, *arguments, **options):
-        """The same for a function whose answer may be None, once it is no stub."""
-        call = self.in_words(arguments, options)
+    def call_or_none(self, *arguments, **options):
+        """Call it where None is a valid result; a stub still counts as not attempted."""
+        call = self.call_as_text(arguments, options)
         try:
-            answer = self.function(*arguments, **options)
+            with time_limit(call_seconds()):
+                answer = self.function(*arguments, **options)
         except NotImplementedError:
             raise NotAttempted from None
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise NotYet(f"Called: {call}\n{error_in_words(error)}") from error
-        if is_untouched(answer) and is_stub(self.function):
+        if is_blank(answer) and is_stub(self.function):
             raise NotAttempted
         return answer
 
-    def in_words(self, arguments: tuple, options: dict | None = None) -> str:
+    def call_as_text(self, arguments: tuple, options: dict | None = None) -> str:
         words = [short(each) for each in arguments] + [
             f"{key}={short(value)}" for key, value in (options or {}).items()
         ]
@@ -180,7 +189,7 @@ def expect(condition, otherwise: str) -> None:
 
 
 def expect_close(seen, expected, what: str, tolerance: float = 1e-5) -> None:
-    """Numbers, lists, arrays, tensors, or dicts of them: the same within a relative and absolute tolerance."""
+    """Numbers, lists, arrays, tensors, or dicts of them: equal within a relative and absolute tolerance."""
     if isinstance(expected, Mapping):
         expect(isinstance(seen, Mapping), f"{what}: expected a dict, got {short(seen)}.")
         expect(set(seen) == set(expected), f"{what}: expected the keys {list(expected)}, got {list(seen)}.")
@@ -196,6 +205,21 @@ def expect_close(seen, expected, what: str, tolerance: float = 1e-5) -> None:
     expect(close, f"{what}: expected {short(expected)}, got {short(seen)}.")
 
 
+def number(value, what: str) -> float:
+    """A student's value as a float, from any library's scalar."""
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise NotYet(f"Expected one number as {what}, got {short(value)}.")
+
+
+def changed_tensors(net: torch.nn.Module, before: Mapping[str, torch.Tensor]) -> list[str]:
+    """The names of parameters and buffers that differ from an earlier copy of `net.state_dict()`."""
+    return [name for name, value in net.state_dict().items() if not torch.equal(value, before[name])]
+
+
 def build(id: str, title: str, judge: Callable[[Student], str | None], *, example: str, **fields) -> Exercise:
     """`judge` calls the student's function, which should look like `example`: "dead_share(outputs)"."""
     return Exercise(id=id, title=title, kind="build", judge=lambda mine: judge(Student(mine, example)), **fields)
@@ -204,9 +228,9 @@ def build(id: str, title: str, judge: Callable[[Student], str | None], *, exampl
 def cure(
     id: str, title: str, mode: str, *, keep: tuple[str, ...] = (), also=None, seeds=(0, HIDDEN_SEED), **fields
 ) -> Exercise:
-    """Judged by training the student's recipe beside the healthy twin. What is in `keep` belongs to the patient.
+    """Graded by training the student's recipe beside the healthy twin. Entries in `keep` must not be changed.
 
-    `also(recipe)` looks at what a part of the student's own does, before that.
+    `also(recipe)` first tests the student's own code, where the recipe contains some.
     """
 
     def judge(recipe) -> str:
@@ -219,29 +243,25 @@ def cure(
         if also:
             also(recipe)
         for seed in seeds:
-            verdict = retrained(mode, recipe.but(seed=seed))
+            verdict = is_cured(mode, recipe.but(seed=seed), store=run_store.memory, progress=False)
             expect(verdict, f"Trained again with {changes_in_words(recipe, sick)} and seed {seed}. {verdict.why}.")
-        return f"Trained again with {changes_in_words(recipe, sick)}: clean, and as good as the healthy twin."
+        return (
+            f"Trained again with {changes_in_words(recipe, sick)}: no failure found, as accurate as the healthy twin."
+        )
 
     return Exercise(id=id, title=title, kind="cure", judge=judge, modes=(mode,), **fields)
 
 
 def everything_but(*names: str) -> tuple[str, ...]:
-    """For `keep`: all of a recipe but these, and the seed, which belongs to the judge."""
+    """For `keep`: every entry of a recipe except these and the seed, which the judge sets."""
     return tuple(name for name in Recipe.__dataclass_fields__ if name not in (*names, "seed"))
 
 
-@functools.lru_cache(maxsize=64)
-def retrained(mode: str, recipe: Recipe):
-    """`is_cured`, once for each recipe: the same answer checked twice is not trained twice."""
-    return is_cured(mode, recipe, progress=False)
-
-
 def explain(id: str, title: str, *, right: dict | str, wrong: dict, because: str = "", **fields) -> Exercise:
-    """Questions with a choice of answers: right={"A": "this"}, wrong={"A": {"that": "why not", ...}}.
+    """Multiple-choice questions: right={"A": "this"}, wrong={"A": {"that": "why not", ...}}.
 
-    Of a single question: right="this", wrong={"that": "why not"}, and the student's answer is a string.
-    `because` is shown when all is right: why it is.
+    For a single question: right="this", wrong={"that": "why not"}, and the student's answer is a string.
+    `because`, the explanation, is shown when everything is correct.
     """
     single = isinstance(right, str)
     if single:
@@ -252,17 +272,17 @@ def explain(id: str, title: str, *, right: dict | str, wrong: dict, because: str
         answers = {"your answer": answers} if single and not isinstance(answers, Mapping) else answers
         if not isinstance(answers, Mapping):
             raise NotYet(f"Expected a dict with the keys {', '.join(right)}, got {short(answers)}.")
-        if all(is_untouched(answers.get(question)) for question in right):
+        if all(is_blank(answers.get(question)) for question in right):
             raise NotAttempted
         remarks = {question: remark(question, answers.get(question)) for question in right}
         good = [question for question, words in remarks.items() if not words]
         bad = [f"{question}: {words}" for question, words in remarks.items() if words]
-        expect(not bad, "\n".join([f"Right: {', '.join(good)}."] * bool(good) + bad))
+        expect(not bad, "\n".join([f"Correct: {', '.join(good)}."] * bool(good) + bad))
         return because
 
     def remark(question: str, answer) -> str:
-        if is_untouched(answer):
-            return "still open."
+        if is_blank(answer):
+            return "not answered yet."
         answer = str(answer).strip()
         if answer == right[question]:
             return ""
@@ -271,22 +291,22 @@ def explain(id: str, title: str, *, right: dict | str, wrong: dict, because: str
     return Exercise(id=id, title=title, kind="explain", judge=judge, **fields)
 
 
-def recorded(sealed: dict[str, str], own: dict[str, dict] | None = None, **changes) -> dict[str, Run]:
-    """Patients for an `explain`: sick runs of these modes, under letters, with these changes and some of their own."""
+def sealed_runs(sealed: dict[str, str], own: dict[str, dict] | None = None, **changes) -> dict[str, Run]:
+    """Patients for an `explain`: letter -> sick run of a mode, with changes for all and `own` changes for some."""
     own = own or {}
     recipes = {letter: FAILURES[name].sick.but(**changes | own.get(letter, {})) for letter, name in sealed.items()}
     return {letter: train(recipe, progress=False) for letter, recipe in recipes.items()}
 
 
-# --- words ---
+# --- messages ---
 
 
-def is_untouched(answer) -> bool:
+def is_blank(answer) -> bool:
     return answer is None or answer is Ellipsis or (isinstance(answer, str) and not answer.strip())
 
 
 def is_stub(function) -> bool:
-    """Whether nothing was written between `def` and the end: no name is used, and none is given to anything."""
+    """Whether the body is still empty: it uses no name and assigns none."""
     code = getattr(function, "__code__", None)
     if code is None:
         return False
@@ -296,31 +316,53 @@ def is_stub(function) -> bool:
 
 
 def short(value) -> str:
-    """A value in a few words: a student wants to see the case, not ten thousand numbers."""
+    """A value as short text: the student needs to see the test case, not ten thousand numbers."""
     if isinstance(value, torch.nn.Module):
         return f"a net ({type(value).__name__})"
     if torch.is_tensor(value) and value.numel() > 6:
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, np.ndarray) and value.size > 6:
         return f"an array of shape {value.shape}"
-    words = " ".join(repr(value).split())
+    words = " ".join(shown(value).split())
     return words if len(words) <= SHORT else f"{words[: SHORT - 1]}…"
 
 
+def shown(value) -> str:
+    """The repr of a value; of a long collection, its length; of one that cannot show itself, its type."""
+    try:
+        if isinstance(value, str | bytes | list | tuple | dict | set | frozenset) and len(value) > LONG:
+            start = f": {value[:SHORT]!r}" if isinstance(value, str | bytes) else ""
+            return f"a {type(value).__name__} of length {len(value)}{start}"
+        return repr(value)
+    except Exception as error:
+        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+
+
 def error_in_words(error: BaseException) -> str:
-    """What was raised, and the last line of the student's own code on the way there."""
-    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """The error, and the last line of the student's own code in its traceback."""
+    words = message_of(error)
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    if not own:  # the judge could do nothing with what the student's code gave it
-        return f"Your answer is of a kind that could not be read ({words}). What should it be, and what is it?"
+    if not own:  # the judge failed on what the student's code returned
+        return f"Your answer could not be read ({words}). Check its type: what is expected, and what is it?"
     return f"It raised {words}\nin your line {own[-1].lineno}: {own[-1].line}"
 
 
-LIBRARIES = tuple(
-    {str(Path(__file__).parents[1]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))}
-)
+def message_of(error: BaseException) -> str:
+    """'ValueError: what it says'; of a message that is too long, its start; of one that cannot be read, its type."""
+    try:
+        message = str(error)
+    except Exception as problem:
+        message = f"its message cannot be read: {type(problem).__name__}"
+    if isinstance(error, MemoryError) and not message:
+        message = f"it needs more than {bounds.MORE_MEMORY / 2**30:g} GB. Look for a list that grows without an end"
+    if len(message) > LONGEST:
+        message = f"{message[:LONGEST]}…"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+LIBRARIES = tuple({str(PACKAGE), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))})
 
 
 def _is_own(filename: str) -> bool:
-    """Neither labkit's, nor Python's, nor an installed package's."""
+    """Not part of labkit, of Python or of an installed package."""
     return not filename.startswith((*LIBRARIES, "<frozen", "<__array_function__"))

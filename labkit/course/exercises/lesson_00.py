@@ -11,8 +11,8 @@ def judge_update_ratio(mine: Student) -> str:
     expect_close(mine(before, torch.tensor([3.0, 4.5])), 0.1, "Weights of length 5 moved by 0.5")
     expect_close(mine(before, -before), 2.0, "Weights that changed their sign moved by twice their length")
     matrix = torch.ones(30, 30)
-    expect_close(mine(matrix, 1.01 * matrix), 0.01, "A matrix that grew by one hundredth", 1e-3)
-    return "It reads a step of any size, for vectors and matrices."
+    expect_close(mine(matrix, 1.01 * matrix), 0.01, "A matrix that grew by 1 %", 1e-3)
+    return "It measures a step of any size, for vectors and matrices."
 
 
 exercises = (
@@ -23,7 +23,7 @@ exercises = (
         example="update_ratio(before, after)",
         hints=(
             "The size of a tensor is its norm: `before.norm()`.",
-            "What moved is `after - before`. Divide its size by the size of what was there.",
+            "What moved is `after - before`. Divide its norm by the norm of `before`.",
         ),
     ),
     cure(
@@ -32,8 +32,8 @@ exercises = (
         "learning_rate_too_high",
         seeds=(11,),
         hints=(
-            "Which one number was changed in the healthy twin? `study.recipes` has both recipes.",
-            "The rate is a hundred times too high. A tenth of it is still ten times too high.",
+            "Which one entry differs from the healthy twin? `study.recipes` has both recipes.",
+            "The learning rate is 100 times too high. A tenth of it is still 10 times too high.",
         ),
     ),
     explain(
@@ -41,9 +41,10 @@ exercises = (
         "What gave it away?",
         right="update_ratio",
         wrong={
-            "loss": "the loss shows that something is wrong, and many failures look like this. What says which one?",
-            "lr": "the rate is what was done to it. Whether it is too high depends on what it does to the weights.",
-            "val_accuracy": "chance level says that nothing was learned, and not why.",
+            "loss": "the loss shows that something is wrong, but many failures look like this. Which trace "
+            "tells them apart?",
+            "lr": "the learning rate is the cause. Whether it is too high depends on how much it changes the weights.",
+            "val_accuracy": "chance level says that nothing was learned, but not why.",
         },
         hints=(
             "Look at the panel on the right: which instrument left the healthy band at the first step?",

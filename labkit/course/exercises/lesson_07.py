@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from labkit.course.grading import NotYet, Student, build, cure, expect, expect_close, explain, recorded
+from labkit.course.grading import NotYet, Student, build, cure, expect, expect_close, explain, sealed_runs
 from labkit.recording.run import Run
 
 # --- the sealed patients of 07.4 ---
@@ -12,52 +12,56 @@ SEALED = {"A": "sqrt_at_zero", "B": "zero_by_zero", "C": "log_of_zero", "D": "na
 
 
 def patients() -> dict[str, Run]:
-    """Four runs that ended in NaN, with letters for names. What was done to them is for the reader to find out."""
-    return recorded(SEALED, evaluate_every=0)
+    """Four runs that ended in NaN, named by letters. The student finds which failure each one shows."""
+    return sealed_runs(SEALED, evaluate_every=0)
 
 
 # --- 07.1 ---
 
-ROUNDED = 1e-3  # x - logsumexp(x) is right too, and at 1,000 has four digits less than the shift by hand
+ROUNDED = 1e-3  # x - logsumexp(x) is correct too, and at 1,000 has four digits less than the explicit shift
 
 
 def judge_log_softmax(mine: Student) -> str:
     plain = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]])
     seen = mine(plain)
-    expect(torch.is_tensor(seen) and seen.shape == plain.shape, "Expected a tensor of the shape that went in.")
+    expect(torch.is_tensor(seen) and seen.shape == plain.shape, "Expected a tensor of the same shape as the input.")
     if torch.allclose(seen, plain.log_softmax(0)):
-        expect(False, "You added up over the first dimension. Each row is one sample: use the last one, -1.")
+        expect(False, "You summed over the first dimension. Each row is one sample: use the last dimension, -1.")
     if torch.allclose(seen, plain.softmax(-1)):
-        expect(False, "These are the shares themselves, the softmax. Its logarithm was asked for.")
+        expect(False, "This is the softmax itself. The exercise asks for its logarithm.")
     expect_close(seen, plain.log_softmax(-1), "Ordinary logits")
     large = torch.tensor([[1000.0, 998.0, 0.0]])
     seen = mine(large)
     expect(not seen.isnan().any(), "Logits of 1,000 gave NaN: exp(1000) is infinite. Subtract the largest first.")
     expect(
         not seen.isinf().any(),
-        "Logits of 1,000 and 0 gave -inf where -1,000 is right: a share was rounded to 0 before its logarithm was "
+        "Logits of 1,000 and 0 gave -inf where -1,000 is right: a probability was rounded to 0 before its "
+        "logarithm was "
         "taken. Use log(a / b) = log a - log b, and log(exp(z)) = z.",
     )
     expect_close(seen, large.log_softmax(-1), "Logits of 1,000", ROUNDED)
     apart = torch.tensor([[1000.0, 999.0], [0.0, 1.0], [-1000.0, -1001.0]])
     seen = mine(apart)
-    expect(seen.isfinite().all(), "Rows far apart gave infinities. Subtract the largest of each row, not of them all.")
-    expect_close(seen, apart.log_softmax(-1), "Rows far apart", ROUNDED)
+    expect(
+        seen.isfinite().all(),
+        "Rows with very different logits gave infinities. Subtract the largest of each row, not of all.",
+    )
+    expect_close(seen, apart.log_softmax(-1), "Rows with very different logits", ROUNDED)
     deep = torch.arange(24.0).reshape(2, 3, 4)
-    expect_close(mine(deep), deep.log_softmax(-1), "Three dimensions, the last one is the classes")
+    expect_close(mine(deep), deep.log_softmax(-1), "Three dimensions, classes last")
     logits = torch.tensor([[300.0, 0.0, -300.0]], requires_grad=True)
-    value = mine.on(logits)
-    expect(value.requires_grad, "Right numbers, but no gradient comes through: is there a detach or no_grad?")
+    value = mine.in_place(logits)
+    expect(value.requires_grad, "Correct values, but no gradient flows back: is there a detach or no_grad?")
     value[0, 1].backward()
-    expect_close(logits.grad, [[-1.0, 1.0, 0.0]], "The gradient where the right class is 300 behind")
+    expect_close(logits.grad, [[-1.0, 1.0, 0.0]], "The gradient where the correct class is 300 below the largest logit")
     return "Finite for any logits, and so is its gradient."
 
 
 # --- 07.2 ---
 
 
-class Spoil(nn.Module):
-    """Passes on what it gets, with one entry of the last sample replaced; counts how often it was called."""
+class ReplaceLastSample(nn.Module):
+    """Identity that can replace the last sample of the batch by a constant; counts its calls."""
 
     def __init__(self, value: float | None = None):
         super().__init__()
@@ -71,22 +75,27 @@ class Spoil(nn.Module):
 
 
 def net_that_breaks(value: float | None) -> nn.Sequential:
-    """A block within a net; `inner.1` answers with the given value, and `last` looks at who is still called."""
-    inner = nn.Sequential(nn.Linear(4, 4), Spoil(value), nn.Tanh())
+    """A net with a nested block; `inner.1` outputs the given value, and `last` counts whether it still runs."""
+    inner = nn.Sequential(nn.Linear(4, 4), ReplaceLastSample(value), nn.Tanh())
     net = nn.Sequential()
-    for name, part in (("first", nn.Linear(4, 4)), ("inner", inner), ("after", nn.Linear(4, 2)), ("last", Spoil())):
+    for name, part in (
+        ("first", nn.Linear(4, 4)),
+        ("inner", inner),
+        ("after", nn.Linear(4, 2)),
+        ("last", ReplaceLastSample()),
+    ):
         net.add_module(name, part)
     return net
 
 
-def stopped_at(mine: Student, value: float) -> str | None:
-    """The message with which a guarded net stopped; None where it ran to its end."""
+def guard_message(mine: Student, value: float) -> str | None:
+    """The message with which a guarded net stopped; None if it ran to the end."""
     net = net_that_breaks(value)
-    mine.on(net)
+    mine.in_place(net)
     try:
         net(torch.ones(5, 4))
     except FloatingPointError as stop:
-        expect(net.last.calls == 0, "It stopped, but the modules behind the bad one had run already.")
+        expect(net.last.calls == 0, "It stopped, but the modules after the bad one had already run.")
         return str(stop)
     return None
 
@@ -94,64 +103,65 @@ def stopped_at(mine: Student, value: float) -> str | None:
 def judge_guard(mine: Student) -> str:
     net, x = net_that_breaks(None), torch.ones(5, 4)
     before = net(x)
-    handles = mine.on(net)
+    handles = mine.in_place(net)
     if not isinstance(handles, list | tuple) or not all(hasattr(each, "remove") for each in handles):
-        raise NotYet("Expected the list of handles that register_forward_hook gave you.")
+        raise NotYet("Expected the list of handles that register_forward_hook returned.")
     try:
         after = net(x)
     except FloatingPointError as stop:
-        raise NotYet(f"All values are finite, and it stopped at {stop}.") from None
+        raise NotYet(f"All values are finite, but it stopped at {stop}.") from None
     expect(
-        torch.equal(before, after), "The guarded net gives other outputs. A hook that returns something changes them."
+        torch.equal(before, after),
+        "The guarded net gives different outputs. A hook that returns something changes them.",
     )
-    stop = stopped_at(mine, float("nan"))
-    expect(stop is not None, "The module inner.1 gave NaN, and nothing stopped.")
-    expect("last" not in stop, "inner.1 gave NaN and `last` was blamed: your hooks share one `name`. Bind it to each.")
+    stop = guard_message(mine, float("nan"))
+    expect(stop is not None, "The module inner.1 output NaN, and nothing stopped.")
     expect(
-        "inner.1" in stop, f"inner.1 gave NaN first; your message is {stop!r}. Its name is the one of named_modules."
+        "last" not in stop, "inner.1 output NaN and `last` was blamed: your hooks share one `name`. Bind it per hook."
     )
-    stop = stopped_at(mine, float("inf"))
-    expect(stop is not None, "inner.1 gave an infinity, and nothing stopped. isnan does not see it: isfinite does.")
-    expect("inner.1" in stop, f"inner.1 gave an infinity first; your message is {stop!r}.")
-    return _taken_off(mine)
+    expect("inner.1" in stop, f"inner.1 output NaN first; your message is {stop!r}. Use the name from named_modules.")
+    stop = guard_message(mine, float("inf"))
+    expect(stop is not None, "inner.1 output an infinity, and nothing stopped. isnan misses it; isfinite does not.")
+    expect("inner.1" in stop, f"inner.1 output an infinity first; your message is {stop!r}.")
+    return _judge_removal(mine)
 
 
-def _taken_off(mine: Student) -> str:
+def _judge_removal(mine: Student) -> str:
     net = net_that_breaks(float("nan"))
-    for handle in mine.on(net):
+    for handle in mine.in_place(net):
         handle.remove()
     left = [name for name, module in net.named_modules() if module._forward_hooks]
     expect(not left, f"After remove() on all handles there is still a hook on {', '.join(left)}. Return every handle.")
-    return "It stops at the first bad module, at infinities too, and can be taken off again."
+    return "It stops at the first bad module, at infinities too, and its hooks can be removed."
 
 
 # --- 07.3 is a cure, 07.4 the evidence ---
 
 NO_PIXEL = "the inputs of that step were finite. Where is the first value that was not?"
-NO_LOSS = "then the loss would be the first that is not finite. Here it was broken earlier, or later."
+NO_LOSS = "then the loss would be the first non-finite value. Here it was an earlier or a later one."
 
 exercises = (
     build(
         "07.1",
-        "A log-softmax that survives",
+        "A numerically stable log-softmax",
         judge_log_softmax,
         example="log_softmax(x)",
         points=2,
         hints=(
             "Subtract from each row its own largest entry. Why does the result not change?",
-            "log(exp(a) / sum) is a - log(sum). So the exponential of a share is never needed.",
+            "log(exp(a) / sum) is a - log(sum). So you never need the softmax itself.",
             "shifted = x - x.amax(-1, keepdim=True); then shifted minus the log of the sum of exp(shifted).",
         ),
     ),
     build(
         "07.2",
-        "A guard at every module",
+        "Stop at the first non-finite output",
         judge_guard,
         example="guard(net)",
         points=3,
         hints=(
-            "A forward hook gets (module, inputs, output), after the module and before the next.",
-            "A function in a loop sees the loop's last name. Make the hook in a function that takes the name.",
+            "A forward hook gets (module, inputs, output), after its module and before the next one runs.",
+            "A closure in a loop sees the loop's last name. Create the hook in a function that takes the name.",
             "torch.isfinite(output).all() is False for NaN and for infinity. Collect the handles.",
         ),
     ),
@@ -163,8 +173,8 @@ exercises = (
         seeds=(11,),
         points=3,
         hints=(
-            "The forward pass is too large. Which two things decide how large the values of the third layer are?",
-            "What goes in (inputs), and the factor of about four at each layer (init).",
+            "The forward pass overflows. Which two things decide how large the values of the third layer are?",
+            "The scale of the inputs, and the factor of about four at each layer (init).",
             "Compare it with its twin: sick.changes_from(labkit.FAILURES['fp16_overflow'].healthy).",
         ),
     ),
@@ -174,39 +184,41 @@ exercises = (
         modes=tuple(SEALED.values()),
         points=4,
         right=SEALED,
-        because="A has a finite loss and NaN gradients: a slope that is not there. B had a clean batch, and its first "
-        "module spoiled one whole sample. C broke in the loss, from 16.6 on, where a sigmoid is 1. D came with "
-        "one bad pixel.",
+        because="A has a finite loss and NaN gradients: the derivative is infinite. B had a clean batch, and its first "
+        "module turned one whole sample into NaN. C broke in the loss, from outputs of 16.6 on, where a sigmoid is "
+        "exactly 1. D had one bad pixel.",
         wrong={
             "A": {
                 "nan_in_data": NO_PIXEL,
                 "zero_by_zero": "all activations of that step were finite, and even the loss.",
-                "naive_softmax": "the loss of that step is finite. Only what was derived from it is not.",
-                "log_of_zero": "the loss of that step is finite. Only what was derived from it is not.",
+                "naive_softmax": "the loss of that step is finite. Only its gradients are not.",
+                "log_of_zero": "the loss of that step is finite. Only its gradients are not.",
             },
             "B": {
                 "nan_in_data": NO_PIXEL,
                 "naive_softmax": NO_LOSS,
                 "log_of_zero": NO_LOSS,
-                "sqrt_at_zero": "a root at 0 breaks in the backward pass. Here the forward pass was broken already.",
+                "sqrt_at_zero": "a square root at 0 breaks in the backward pass. Here the forward pass is "
+                "already broken.",
             },
             "C": {
                 "nan_in_data": NO_PIXEL,
-                "zero_by_zero": "all activations were finite. It happened behind the last layer.",
-                "naive_softmax": "close. But exp holds up to an output of 88; this loss gave out long before.",
-                "sqrt_at_zero": "a root at 0 has a finite value and no slope. Here the loss itself is NaN.",
+                "zero_by_zero": "all activations were finite. It happened after the last layer.",
+                "naive_softmax": "close. But exp is finite up to an output of 88; this loss broke long before.",
+                "sqrt_at_zero": "a square root at 0 has a finite value and no finite derivative. Here the loss "
+                "itself is NaN.",
             },
             "D": {
                 "zero_by_zero": "then the inputs would be finite. How many values are bad, and where?",
                 "naive_softmax": NO_LOSS,
                 "log_of_zero": NO_LOSS,
-                "sqrt_at_zero": "a root at 0 breaks in the backward pass. Here it was in the batch.",
+                "sqrt_at_zero": "a square root at 0 breaks in the backward pass. Here the NaN is in the batch.",
             },
         },
         hints=(
-            "inputs, activations, loss, gradients: the first that is bad names the place, all behind it only suffer.",
+            "inputs, activations, loss, gradients: the first bad one is the origin, the later ones only follow.",
             "Two of the five break in the loss. At which outputs does exp overflow, and where is a sigmoid exactly 1?",
-            "A finite loss with a NaN gradient: which function has a value and no slope?",
+            "A finite loss with a NaN gradient: which function has a value but no finite derivative?",
         ),
     ),
 )

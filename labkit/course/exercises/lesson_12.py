@@ -1,4 +1,4 @@
-"""Exercises of lesson 12, watching one's own loop; and the five sealed runs of its two hours."""
+"""Exercises of lesson 12, watching your own training loop; and its five sealed runs."""
 
 import copy
 
@@ -6,13 +6,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.training.data import load
 from labkit.course.grading import NotYet, Student, build, cure, everything_but, expect, expect_close, explain
-from labkit.failures import FAILURES
-from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
-from labkit.training.loop import train
 from labkit.diagnosis.watch import Alarm, Watch, watch
+from labkit.failures.catalogue import FAILURES
+from labkit.recording.run import Run
+from labkit.training.data import load
+from labkit.training.loop import train
+from labkit.training.recipe import Recipe
 
 # --- the sealed runs of 12.4 ---
 
@@ -27,7 +27,7 @@ SEALED = {
 
 
 def patients() -> dict[str, Run]:
-    """Five recorded runs, with letters for names. Why each has come to rest is for the reader to find out."""
+    """Five runs, named by letters. The student finds why each one has plateaued."""
     return {letter: train(recipe, progress=False) for letter, (_, recipe) in SEALED.items()}
 
 
@@ -37,7 +37,7 @@ BATCHES = 10
 
 
 def small_case():
-    """A net with dropout, its optimizer, ten batches of digits, and a test on others."""
+    """A net with dropout, its optimizer, ten batches of digits, and a probe batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10))
@@ -50,8 +50,8 @@ def small_test(model) -> dict:
     return {"loss": 0.25, "accuracy": 0.75 if not model.training else 0.5}
 
 
-def reference(model, optimizer, loader, probe, test):
-    """The loop of 12.1, watched as it should be."""
+def watched_correctly(model, optimizer, loader, probe, test):
+    """The reference solution of 12.1."""
     with watch(model, optimizer, probe=probe) as record:
         model.train()
         for data, target in loader:
@@ -70,39 +70,41 @@ def judge_watched(mine: Student) -> str:
     twin = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        right = reference(twin, torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9), loader, probe, small_test).run
+        right = watched_correctly(
+            twin, torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9), loader, probe, small_test
+        ).run
         torch.manual_seed(5)
-        record = mine.on(model, optimizer, loader, probe, small_test)
-    expect(isinstance(record, Watch), "Return the record: what `with ... as` gave you.")
-    expect(record.hook, "The watch was made, but never entered: `with labkit.watch(...) as record:`.")
+        record = mine.in_place(model, optimizer, loader, probe, small_test)
+    expect(isinstance(record, Watch), "Return the record: the object from `with ... as`.")
+    expect(record.hook, "The watch was created, but never entered: `with labkit.watch(...) as record:`.")
     run = record.run
-    expect(len(run) > 0, "The record is empty: tell it of each update with record.step(loss, batch=...).")
-    expect(len(run) == BATCHES, f"There were {BATCHES} updates, and the record has {len(run)} of them.")
+    expect(len(run) > 0, "The record is empty: call record.step(loss, batch=...) after each update.")
+    expect(len(run) == BATCHES, f"There were {BATCHES} updates, but the record has {len(run)} of them.")
     same = all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-    expect(same, "The net ends with other weights than the plain loop's. Keep each of its lines, in their order.")
+    expect(same, "The net ends with other weights than after the plain loop. Keep all of its lines, in order.")
     left = optimizer._optimizer_step_pre_hooks or any(part._forward_hooks for part in model.modules())
     expect(not left, "Hooks are still on the net or the optimizer: leave through the end of a `with` block.")
     close = torch.allclose(torch.tensor(run["update_norm"]), torch.tensor(right["update_norm"]), rtol=1e-4)
-    expect(close, "The updates on record are not those that were made: call record.step just after optimizer.step().")
+    expect(close, "The recorded updates are wrong: call record.step just after optimizer.step().")
     expect_close(run["loss"], right["loss"], "The loss of each step", tolerance=1e-4)
     seen = set(right.traces) - set(run.traces)
-    expect("val_accuracy" in run, "The validation is not on record: record.validation(**test(model)).")
-    expect_close(run.accuracy, 0.75, "The accuracy that test gave in eval mode, at the end")
-    expect("dead" in run, "No probe was given, so no dead units were looked for: watch(..., probe=probe).")
+    expect("val_accuracy" in run, "The validation is not recorded: call record.validation(**test(model)).")
+    expect_close(run.accuracy, 0.75, "The accuracy that test returns in eval mode, at the end")
+    expect("dead" in run, "No probe was given, so dead units were not measured: watch(..., probe=probe).")
     batch = run.facts.get("batch_length") == right.facts.get("batch_length")
-    expect(batch and not seen, "The batches are not on record: record.step(loss, batch=(data, target)).")
-    return "Every update, the batches, the probe and the validation; and the weights are the same to the last bit."
+    expect(batch and not seen, "The batches are not recorded: record.step(loss, batch=(data, target)).")
+    return "Every update, the batches, the probe and the validation; and the weights are bit-identical."
 
 
 # --- 12.2 ---
 
 
-class Broken(RuntimeError):  # as the alarm is one, too
-    """An error that is none of the watch's business."""
+class Broken(RuntimeError):  # like Alarm itself
+    """An error of the loop that has nothing to do with the watch."""
 
 
-def loop_of(model, optimizer, loader, made: list):
-    """A loop that takes a record, and writes down the updates it made."""
+def make_loop(model, optimizer, loader, made: list):
+    """A loop that takes a record, and appends the loss of each update to `made`."""
 
     def loop(record) -> None:
         for data, target in loader:
@@ -124,7 +126,7 @@ def guarded_case(lr: float):
     model, optimizer, loader, _ = small_case()
     optimizer.param_groups[0]["lr"] = lr
     made: list[float] = []
-    return model, optimizer, loop_of(model, optimizer, loader * 4, made), made
+    return model, optimizer, make_loop(model, optimizer, loader * 4, made), made
 
 
 def name_of_first_alarm(model, optimizer, loop) -> str:
@@ -140,31 +142,33 @@ def judge_guarded(mine: Student) -> str:
     *right, steps = guarded_case(lr=50.0)
     name = name_of_first_alarm(*right)
     model, optimizer, loop, made = guarded_case(lr=50.0)
-    seen = mine.on(model, optimizer, loop)
-    expect(seen != "quiet", f"At a rate of 50 the alarm rings at update {len(steps)}, and you report 'quiet'.")
+    seen = mine.in_place(model, optimizer, loop)
+    expect(
+        seen != "quiet", f"At a learning rate of 50 the alarm is raised at update {len(steps)}, but you report 'quiet'."
+    )
     expect(len(made) > 0, "The loop was never run. Give it the record: loop(record).")
-    expect(len(made) <= len(steps), f"The alarm rings at update {len(steps)}; your loop went on to {len(made)}.")
+    expect(len(made) <= len(steps), f"The alarm is raised at update {len(steps)}; your loop continued to {len(made)}.")
     seen = getattr(seen, "name", seen)
     expect(seen == name, f"The first alarm is {name!r}; you returned {seen!r}.")
     model, optimizer, loop, made = guarded_case(lr=0.05)
-    seen = mine.on(model, optimizer, loop)
-    expect(seen == "quiet", f"A sound loop rings no alarm: expected 'quiet', got {seen!r}.")
-    expect(len(made) == 4 * BATCHES, f"A sound loop has {4 * BATCHES} updates to make; yours made {len(made)}.")
+    seen = mine.in_place(model, optimizer, loop)
+    expect(seen == "quiet", f"A healthy loop raises no alarm: expected 'quiet', got {seen!r}.")
+    expect(len(made) == 4 * BATCHES, f"A healthy loop makes {4 * BATCHES} updates; yours made {len(made)}.")
     model, optimizer, *_ = guarded_case(lr=0.05)
     try:
-        mine.on(model, optimizer, broken_loop)
+        mine.in_place(model, optimizer, broken_loop)
     except NotYet as passed:
         if isinstance(passed.__cause__, Broken):
-            return "It stops at the first alarm, lets a sound loop finish, and swallows no other error."
+            return "It stops at the first alarm, lets a healthy loop finish, and swallows no other error."
         raise
-    raise NotYet("The loop failed with an error of its own, and you swallowed it. Catch labkit.Alarm and nothing else.")
+    raise NotYet("The loop raised its own error, and you swallowed it. Catch labkit.Alarm and nothing else.")
 
 
 # --- 12.5 ---
 
 
 def judge_schedule(recipe: Recipe) -> None:
-    """In the middle of epochs, for two sizes of them: 'constant' would cure this patient too."""
+    """In mid-epoch, for two epoch lengths: 'constant' would cure this patient too."""
     for samples, size in ((10_000, 128), (1_000, 50)):
         case = recipe.but(samples=samples, batch_size=size)
         for epoch in (0, 1, 4):
@@ -183,11 +187,11 @@ TESTS = {
     CONVERGED: "train on",
 }
 WHY_NOT = {
-    "loss against metric": "that test asks whether the number on the screen can be true.",
-    "rate really used": "that test asks whether anything may still move.",
-    "two losses": "that test asks whether training goes on improving while validation does not.",
-    "first gradient": "that test asks whether something grows under a loss that does not move.",
-    "train on": "that test costs another run; it is for the case where all the others are clean.",
+    "loss against metric": "that test shows whether the reported metric can be true.",
+    "rate really used": "that test shows whether the weights can still change.",
+    "two losses": "that test shows whether training still improves while validation does not.",
+    "first gradient": "that test shows whether a gradient grows while the loss is flat.",
+    "train on": "that test costs another run; use it when all the others are clean.",
 }
 
 
@@ -196,13 +200,13 @@ def other_tests(right: str) -> dict[str, str]:
 
 
 def other_causes(right: str, **reasons: str) -> dict[str, str]:
-    """Why not, for each of the other four."""
+    """Why each of the other four is wrong."""
     general = {
-        METRIC: "its accuracy is not below 1 - loss / ln 2: the number can be true.",
-        RATE: "its rate is the same from the first step to the last.",
-        OVERFIT: "its training loss is no lower than a healthy net's, or its gap is small.",
-        SADDLE: "its first gradient does not grow by itself from almost nothing.",
-        CONVERGED: "look again: one of the four tests does not come out clean.",
+        METRIC: "its accuracy is not below 1 - loss / ln 2: the metric can be true.",
+        RATE: "its learning rate is the same from the first step to the last.",
+        OVERFIT: "its training loss is not lower than a healthy net's, or its gap is small.",
+        SADDLE: "its first-layer gradient does not grow from almost 0.",
+        CONVERGED: "look again: one of the four tests is not clean.",
     }
     return {name: reasons.get(name.split()[-1], why) for name, why in general.items() if name != right}
 
@@ -210,7 +214,7 @@ def other_causes(right: str, **reasons: str) -> dict[str, str]:
 exercises = (
     build(
         "12.1",
-        "Two lines around a loop",
+        "Watch your own training loop",
         judge_watched,
         example="watched(model, optimizer, loader, probe, test)",
         points=3,
@@ -237,26 +241,26 @@ exercises = (
         "Each hypothesis has its test",
         points=3,
         right=TESTS | {"first": "loss against metric", "last": "train on"},
-        because="The metric comes first, because everything else is read through it. Convergence comes last: it is "
+        because="The metric comes first, because you see everything else through it. Convergence comes last: it is "
         "what remains when all the cheap tests are clean.",
         wrong={
             **{cause: other_tests(test) for cause, test in TESTS.items()},
             "first": {
-                "rate really used": "cheap, too. But if the number on the screen is wrong, is there a problem at all?",
-                "two losses": "one of these two curves may be measured wrongly. What would tell?",
-                "first gradient": "if the number on the screen is wrong, is there a problem at all?",
+                "rate really used": "cheap, too. But if the metric is wrong, is there a problem at all?",
+                "two losses": "one of these two curves may be measured wrongly. Which test would show that?",
+                "first gradient": "if the metric is wrong, is there a problem at all?",
                 "train on": "it is the only one that costs a run.",
             },
             "last": {
-                "loss against metric": "it costs nothing, and the others are read through it.",
-                "rate really used": "one look at the log.",
-                "two losses": "both are on record already.",
-                "first gradient": "it is on record already.",
+                "loss against metric": "it costs nothing, and the others rely on it.",
+                "rate really used": "it takes one look at the log.",
+                "two losses": "both are already recorded.",
+                "first gradient": "it is already recorded.",
             },
         },
         hints=(
-            "What would each hypothesis change in the record, and the other four not?",
-            "Four of the five tests read what is recorded. One needs another run: do it last.",
+            "What does each hypothesis change in the record that the other four do not?",
+            "Four of the five tests use what is recorded. One needs another run: do it last.",
         ),
     ),
     explain(
@@ -265,19 +269,19 @@ exercises = (
         modes=("scheduler_stepped_per_batch", "metric_broadcast", "saddle_point", "too_few_samples"),
         points=5,
         right={letter: cause for letter, (cause, _) in SEALED.items()},
-        because="Only one of the five is done. One needs a scheduler put right, one needs patience or momentum, one "
-        "needs data; and one net was well all along.",
+        because="Only one of the five has converged. One needs its scheduler fixed, one needs more steps or momentum, "
+        "one needs data; and one net was healthy all along.",
         wrong={
             "A": other_causes(RATE),
-            "B": other_causes(METRIC, convergence="a loss as low as this and one answer in ten right: can that be?"),
-            "C": other_causes(SADDLE, convergence="at the loss of pure guessing? Look at its first gradient."),
+            "B": other_causes(METRIC, convergence="a loss this low with an accuracy of 10 %: can that be?"),
+            "C": other_causes(SADDLE, convergence="at chance level? Look at its first-layer gradient."),
             "D": other_causes(CONVERGED),
-            "E": other_causes(OVERFIT, convergence="training went on to almost nothing, and validation turned."),
+            "E": other_causes(OVERFIT, convergence="its training loss fell to almost 0, and its validation loss rose."),
         },
         hints=(
-            "Go in the order of 12.3: metric, rate, two losses, first gradient. Stop at the first that is not clean.",
-            "Only one has an accuracy below 1 - loss / ln 2. Only one has lost its learning rate.",
-            "Of the other three, one has a wide gap, and one a gradient that grew ten thousandfold.",
+            "Go in the order of 12.3: metric, learning rate, two losses, first gradient. Stop at the first failure.",
+            "Only one has an accuracy below 1 - loss / ln 2. Only one has a learning rate that decayed to 0.",
+            "Of the other three, one has a large gap, and one a gradient that grew ten thousandfold.",
         ),
     ),
     cure(
@@ -290,7 +294,7 @@ exercises = (
         points=3,
         hints=(
             "The factor 0.9 was meant for epochs. How many steps does an epoch have here?",
-            "recipe.samples // recipe.batch_size steps are an epoch; step // that is the number of the epoch.",
+            "An epoch has recipe.samples // recipe.batch_size steps; step // that is the index of the epoch.",
             "recipe.lr * recipe.decay ** epoch.",
         ),
     ),

@@ -1,0 +1,1 @@
+"""The one-page poster, drawn from real runs."""

@@ -1,41 +1,38 @@
-"""One page to hang above the desk: the healthy run and the failures, each a card drawn from real runs."""
+"""The poster: the healthy run and the failures, one card each, drawn from real runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import joblib
 import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import PdfPages
-from tqdm.auto import tqdm
 
 from labkit import __version__
-from labkit.diagnosis import look_alikes as atlas
-from labkit.drawing import plots
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError, near
-from labkit.training.recipe import COUNT, Recipe
-from labkit.course.poster.content import PREFLIGHT, RANGES, TREE
-from labkit.diagnosis.report import changes_in_words
-from labkit.recording.run import Run, written_whole
-from labkit.drawing.page import PAPERS, Box, Sheet
+from labkit.course.poster.content import PREFLIGHT, TREE
+from labkit.diagnosis import look_alikes
 from labkit.diagnosis.study import Study, study
+from labkit.drawing import plots
+from labkit.drawing.page import PAPERS, Box, Sheet
+from labkit.errors import RecipeError, near
+from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.recording.files import written_whole
+from labkit.recording.traces import RANGES
+from labkit.training import run_store
+from labkit.training.parallel import check_jobs, spread
+from labkit.training.recipe import COUNT, changes_in_words
 
-HEADLINES = (
-    "learning_rate_too_high", "learning_rate_too_low", "too_few_samples", "vanishing_gradients", "fp16_overflow",
-)  # fmt: skip
 DEFAULT = ("failure-modes.pdf", "failure-modes.png")
 COLUMNS, ROWS = 3, 2
 MARGIN, GUTTER = 9.0, 4.5
 HEADER, STRIP, FOOTER = 16.0, 51.0, 6.0  # millimetres of the A3 page
-EMBEDDED = {"pdf.fonttype": 42}  # whole TrueType fonts in the file: text can be searched and copied
+EMBEDDED = {"pdf.fonttype": 42}  # TrueType fonts in the file: text can be searched and copied
 QUIET, CARD, CHIP = "#555555", "#f4f4f0", "#e3e3dc"
-GOOD, BAD = "#00557f", "#a33c00"  # Okabe-Ito's blue and vermilion, darkened to be read as type
+GOOD, BAD = "#00557f", "#a33c00"  # Okabe-Ito's blue and vermilion, darkened for text
 TITLE, SUBTITLE = (
     "How training fails",
-    "and what gives each failure away. Every curve is a real run, beside its healthy twin.",
+    "and how to tell why. Every curve is a real run with its healthy twin.",
 )
 
 
@@ -49,7 +46,7 @@ def make(
 ) -> list[Path]:  # fmt: skip
     """Train the modes, draw them, and write one file per path (per page, for pictures of several pages).
 
-    `width` is that of a .png in pixels; as it is, A3 at 300 dots per inch has 4960.
+    `width` is the width of a .png in pixels; by default A3 has 4960, at 300 dots per inch.
     """
     if paper not in PAPERS:
         raise RecipeError(f"paper: expected one of {', '.join(PAPERS)}, got {paper!r}. {near(paper, PAPERS)}")
@@ -67,24 +64,18 @@ def make(
 
 
 def run_studies(names: Sequence[str], *, seed: int, dataset: str, jobs: int = 1) -> list[Study]:
-    """One study per name, in order, spread over processes where more than one job is asked for.
+    """One study per name, in order, in `jobs` processes.
 
-    In one process a recipe that several studies have, such as the healthy twin of many, is trained once.
+    A recipe that several studies share, such as the healthy twin of many, is trained once in each process.
     """
-    if problem := COUNT.problem(jobs):
-        raise RecipeError(f"jobs: {problem}")
+    check_jobs(jobs)
     for name in names:
         FAILURES[name]  # an unknown name is an error before the first is trained
-    known = {} if jobs == 1 else None
-    work = (joblib.delayed(_one_study)(name, seed, dataset, jobs, known) for name in names)
-    done = joblib.Parallel(n_jobs=jobs, return_as="generator")(work)
-    return list(tqdm(done, total=len(names), unit="study", leave=False, disable=None))
+    return list(spread(_one_study, [(name, seed, dataset) for name in names], jobs, unit="study"))
 
 
-def _one_study(name: str, seed: int, dataset: str, jobs: int, known: dict[Recipe, Run] | None) -> Study:
-    if jobs > 1:
-        torch.set_num_threads(1)  # processes that each use all cores wait for one another
-    return study(name, seed, dataset, known=known, progress=False)
+def _one_study(name: str, seed: int, dataset: str) -> Study:
+    return study(name, seed, dataset, store=run_store.memory, progress=False)
 
 
 def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path]:
@@ -106,7 +97,7 @@ def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path
 
 
 def _description(page: Sheet, path: Path) -> dict[str, str]:
-    """The cards of this page, for those who have an .svg read to them."""
+    """A description of the cards of this page, for screen readers (.svg only)."""
     return {"Description": "Cards: " + "; ".join(page.titles)} if path.suffix.lower() == ".svg" else {}
 
 
@@ -116,8 +107,8 @@ def _description(page: Sheet, path: Path) -> dict[str, str]:
 def draw(
     studies: list[Study], *, paper: str = "a3", remake: str = "labkit poster", tables: bool = False
 ) -> list[Sheet]:
-    """The healthy card and one per study, six to a page; tree and list stand on the first."""
-    cards = [studies[0], *studies]  # the first place is for the healthy run
+    """The healthy card and one per study, six per page; symptom tree and checklist are on the first."""
+    cards = [studies[0], *studies]  # the first card is the healthy run
     per_page = COLUMNS * ROWS
     groups = [cards[start : start + per_page] for start in range(0, len(cards), per_page)]
     last = _tables_pages(studies, paper, len(groups), _provenance(studies, remake)) if tables else []
@@ -151,7 +142,7 @@ def _page(group: list[Study], paper: str, number: int, of: int, provenance: str)
 
 
 def _tables_pages(studies: list[Study], paper: str, before: int, provenance: str) -> list[Sheet]:
-    """The last pages of the atlas: losses that look alike, and how early each instrument sees a failure."""
+    """The last pages: losses that look alike, and how early each instrument shows a failure."""
     tables = [look_alike_table(studies), lead_time_table(studies)]
     parts = [part for table in tables for part in table.parts(ROWS_PER_TABLE)]
     if sum(len(table.rows) for table in tables) <= ROWS_PER_TABLE:
@@ -174,12 +165,12 @@ def _tables_pages(studies: list[Study], paper: str, before: int, provenance: str
     return pages
 
 
-ROWS_PER_TABLE = 36  # on a page of its own a table of so many rows is still read without a glass
+ROWS_PER_TABLE = 36  # a table of this many rows is still readable on one page
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words with a title, a note and a head."""
+    """Rows of text with a title, a note and a header."""
 
     title: str
     note: str
@@ -187,7 +178,7 @@ class Table:
     rows: list[tuple[str, ...]]
 
     def parts(self, count: int) -> list["Table"]:
-        """The same in pieces of at most so many rows."""
+        """The same table in parts of at most `count` rows."""
         starts = range(0, max(1, len(self.rows)), count)
         return [replace(self, rows=self.rows[start : start + count]) for start in starts]
 
@@ -196,26 +187,28 @@ def look_alike_table(studies: list[Study]) -> Table:
     rows = [
         (FAILURES[pair.one].title, FAILURES[pair.other].title, f"{pair.difference:.1%}",
          pair.instrument or "no instrument", *(f"{value:.2g}" for value in pair.readings))
-        for pair in atlas.look_alikes(studies)
+        for pair in look_alikes.look_alikes(studies)
     ]  # fmt: skip
     head = ("failure", "looks like", "losses differ by", "told apart by", "first", "second")
-    note = "Two failures whose training losses cannot be told apart, and the instrument that tells them apart."
+    note = "Pairs of failures with the same training loss, and the instrument that tells them apart."
     return Table("Look-alikes", note, head, rows)
 
 
 def lead_time_table(studies: list[Study]) -> Table:
-    names = [one.name for one in RANGES if one.trace in atlas.SERIES]
+    names = [one.name for one in RANGES if one.trace in look_alikes.SERIES]
     rows = [
         (FAILURES[row.name].title, "never" if row.loss is None else f"step {row.loss}",
          *("" if row.lead(name) is None else f"{row.lead(name):+d}" for name in names))
-        for row in atlas.lead_times(studies)
+        for row in look_alikes.lead_times(studies)
     ]  # fmt: skip
-    note = "Steps by which an instrument leaves its healthy range before (+) or after (-) the loss tells; empty: never."
-    return Table("Lead time", note, ("failure", "the loss tells at", *names), rows)
+    note = (
+        "Steps by which an instrument leaves its healthy range before (+) or after (-) the loss shows it; empty: never."
+    )
+    return Table("Lead time", note, ("failure", "loss shows it at", *names), rows)
 
 
 def _table(sheet: Sheet, box: Box, title: str, note: str, rows: list[tuple[str, ...]]) -> None:
-    """A titled table; the first two columns are wider, and type shrinks until every row and cell has its place."""
+    """A titled table; the first two columns are wider, and the type shrinks until every row and cell fits."""
     sheet.panel(box, CARD)
     inside = box.inset(4, 3)
     sheet.write(Box(inside.x, inside.y, inside.width, 8), title, 16, color=GOOD, fontweight="bold")
@@ -265,12 +258,12 @@ def _provenance(studies: list[Study], remake: str) -> str:
     steps, sizes = sorted({each.steps for each in healthy}), sorted({each.batch_size for each in healthy})
     return (
         f"labkit {__version__} with torch {torch.__version__}; data {recipe.data.__name__}, seed {recipe.seed}, "
-        f"{_some(steps)} steps of batch {_some(sizes)}. Remake: {remake}"
+        f"{_some(steps)} steps of batch {_some(sizes)}. Reproduce: {remake}"
     )
 
 
 def _some(numbers: list[int]) -> str:
-    """'150 or 400'; of more than two, '100 to 1000'."""
+    """'150 or 400'; for more than two, '100 to 1000'."""
     return " or ".join(map(str, numbers)) if len(numbers) < 3 else f"{numbers[0]} to {numbers[-1]}"
 
 
@@ -278,7 +271,7 @@ def _some(numbers: list[int]) -> str:
 
 
 def card(sheet: Sheet, box: Box, each: Study) -> None:
-    """One failure: what was changed, its curve over the healthy one, what gives it away, the verdict, the words."""
+    """One failure: what was changed, its loss over the healthy one, its instrument, the diagnosis, the explanation."""
     inside = _frame(
         sheet,
         box,
@@ -292,7 +285,7 @@ def card(sheet: Sheet, box: Box, each: Study) -> None:
     _small(sheet, plots.instrument(each.mode.shows)(each, ax=sheet.axes(right)))
     y = below.y + _verdict(sheet, below, each)
     cure = (
-        f"{next(iter(each.mode.cures))}: {each.cured.accuracy:.1%} right, the healthy twin {each.healthy.accuracy:.1%}."
+        f"{next(iter(each.mode.cures))}: {each.cured.accuracy:.1%} correct, healthy twin {each.healthy.accuracy:.1%}."
     )
     mode = each.mode
     words = {"Looks like": mode.symptom, "Because": mode.mechanism, "Check first": mode.first_check}
@@ -301,17 +294,17 @@ def card(sheet: Sheet, box: Box, each: Study) -> None:
 
 
 def capital(text: str) -> str:
-    """With a capital at the beginning, unless that is a name from the code."""
+    """Capitalise the first letter, unless the first word is a name from the code."""
     return text[0].upper() + text[1:] if text.split()[0].isalpha() else text
 
 
 def first_sentence(text: str) -> str:
-    """On a poster one sentence must do; `labkit explain` has the rest."""
+    """The first sentence only; `labkit explain` shows the rest."""
     return text.split(". ")[0].removesuffix(".") + "."
 
 
 def healthy_card(sheet: Sheet, box: Box, each: Study) -> None:
-    """What good looks like: the healthy run, and the ranges that its instruments keep."""
+    """The healthy run, and the healthy ranges of the instruments."""
     runs = {"healthy": each.healthy}
     inside = _frame(sheet, box, "Healthy", f"validation accuracy {each.healthy.accuracy:.1%}", GOOD)
     left, right, below = _split(inside)
@@ -321,7 +314,7 @@ def healthy_card(sheet: Sheet, box: Box, each: Study) -> None:
 
 
 def _ranges(sheet: Sheet, box: Box) -> None:
-    """The table of healthy ranges, in the largest type in which every cell fits on its line."""
+    """The table of healthy ranges, in the largest type in which every cell fits on one line."""
     columns, ends = (0, 33, 80), (33, 80, box.width)
     rows = [("instrument", "healthy", "warning sign"), *((one.name, one.healthy, one.warning) for one in RANGES)]
     step = box.height / len(rows)
@@ -350,7 +343,7 @@ def _one_line(sheet: Sheet, box: Box, text: str, size: float, **style) -> None:
 
 
 def _frame(sheet: Sheet, box: Box, title: str, note: str, color: str, topic: str = "") -> Box:
-    """The card's ground, its coloured edge, its name, what was changed, and its topic in the corner."""
+    """The card's background and coloured edge, its title, what was changed, and its topic in the corner."""
     sheet.titles.append(title)
     sheet.panel(box, CARD)
     sheet.panel(Box(box.x, box.y, 1.6, box.height), color, radius=0.6)
@@ -363,7 +356,7 @@ def _frame(sheet: Sheet, box: Box, title: str, note: str, color: str, topic: str
 
 
 def _split(inside: Box) -> tuple[Box, Box, Box]:
-    """Two panels side by side (with room for their labels), and what is left below them."""
+    """Two panels side by side (with room for their labels), and the rest below them."""
     height = max(28.0, inside.height * 0.385)
     left = Box(inside.x + 9, inside.y + 4, inside.width * 0.54 - 9, height - 4)
     right = Box(inside.x + inside.width * 0.54 + 13, inside.y + 4, inside.width * 0.46 - 13, height - 4)
@@ -371,7 +364,7 @@ def _split(inside: Box) -> tuple[Box, Box, Box]:
 
 
 def _small(sheet: Sheet, ax: Axes) -> None:
-    """Type and lines of a panel at the size of the page."""
+    """Scale text and lines of a panel to the size of the page."""
     scale = sheet.scale
     ax.tick_params(labelsize=7 * scale, length=2.5 * scale, width=0.6 * scale, pad=2 * scale)
     ax.set_title(ax.get_title(loc="left"), loc="left", fontsize=8 * scale, fontweight="bold", pad=3 * scale)
@@ -391,7 +384,7 @@ def _small(sheet: Sheet, ax: Axes) -> None:
 
 
 def _verdict(sheet: Sheet, below: Box, each: Study) -> float:
-    """The diagnosis in one bar, its number below it; returns the height taken."""
+    """The diagnosis in one bar, its evidence below it; returns the height used."""
     found = each.diagnoses[0] if each.diagnoses else None
     place = f", {found.place}" if found and found.place else ""
     text = f"Diagnosis: {found.title}, step {found.onset}{place}" if found else "Diagnosis: no failure shows"
@@ -403,11 +396,11 @@ def _verdict(sheet: Sheet, below: Box, each: Study) -> float:
     return 6.6 + sheet.write(Box(below.x, below.y + 6.4, below.width, 12), seen, 8, color=QUIET) + 0.8
 
 
-# --- the strip at the foot ------------------------------------------------------------------------
+# --- the strip at the bottom ----------------------------------------------------------------------
 
 
 def tree(sheet: Sheet, box: Box) -> None:
-    """From symptom to instrument to cause: one column per cause."""
+    """The symptom tree, from symptom to instrument to cause: one column per cause."""
     sheet.panel(box, CARD)
     inside = box.inset(4, 2.5)
     sheet.write(Box(inside.x, inside.y, inside.width, 6), "What is wrong? From symptom to cause", 12, fontweight="bold")
@@ -430,7 +423,7 @@ def tree(sheet: Sheet, box: Box) -> None:
 
 
 def preflight(sheet: Sheet, box: Box) -> None:
-    """The ten-point list."""
+    """The checklist."""
     sheet.panel(box, CARD)
     inside = box.inset(4, 2.5)
     sheet.write(Box(inside.x, inside.y, inside.width, 6), "Before every run", 12, fontweight="bold")

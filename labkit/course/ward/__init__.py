@@ -1,0 +1,1 @@
+"""The ward: sealed patients to examine, diagnose and treat."""

@@ -1,4 +1,4 @@
-"""Who may lie in the ward: failures on varied nets and seeds that were seen to fail, to be named and to be cured."""
+"""The verified cases to draw from: failures on varied nets and seeds that fail, are diagnosed and are cured."""
 
 import json
 import random
@@ -6,31 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import joblib
-
 from labkit.diagnosis.evaluation import blind
-from labkit.failures.mode import FailureMode
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
-from labkit.course.poster.poster import HEADLINES
-from labkit.failures.signs import LOOKS
-from labkit.training.recipe import Recipe
-from labkit.recording.run import written_whole
 from labkit.diagnosis.study import Study, play
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.failures.mode import FailureMode
+from labkit.failures.signs import LOOKS
+from labkit.recording.files import written_whole
+from labkit.training.parallel import spread
+from labkit.training.recipe import Recipe
 
 LIST = Path(__file__).with_name("cases.json")
-NETS = {name: blind.NETS[name].changes for name in ("own", "wider", "narrower")}  # that every failure can have
-SEEDS = (200, 201, 202)  # neither those that thresholds were set on nor those of the blind clinic
-HEADLINE_EVERY = 3  # one of the five everybody should know in each group of three patients
-LEFT_OUT = {
-    "unregistered_layers": "it only shows by being told: no curve has the layers that the net does not know of",
-    "warmup_missing": "its transformer trains three times as long as any other patient",
-}
+NETS = {name: blind.NETS[name].changes for name in ("own", "wider", "narrower")}  # that work for every failure
+SEEDS = (200, 201, 202)  # used neither to set thresholds nor in the blind evaluation
+HEADLINE_EVERY = 3  # one headline failure in each group of three patients
 
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """A failure mode on one net with one seed. It does not say which when it is shown."""
+    """A failure mode on one net with one seed. Its repr does not reveal which."""
 
     name: str
     net: str
@@ -45,34 +39,34 @@ class Case:
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """The healthy, the sick and the cured recipe, all on this net."""
+        """The healthy, sick and cured recipes, all on this net."""
         recipes = self.mode.recipes(seed=self.seed)
         return {role: recipe.but(**NETS[self.net](recipe)) for role, recipe in recipes.items()}
 
     @property
     def complaint(self) -> str:
-        """What anybody sees in the curves."""
+        """What the loss curves look like."""
         return LOOKS[self.mode.looks]
 
 
-def suits(mode: FailureMode) -> bool:
-    """Can a student find this one from the instruments, in one process, and is something lost by it?"""
+def is_solvable(mode: FailureMode) -> bool:
+    """Can a student find this failure from the instruments, in one process, and does it cost accuracy?"""
     alone = mode.sick.processes == 1
-    return alone and not mode.raises and mode.looks != "nothing" and mode.harm > 0 and mode.name not in LEFT_OUT
+    return alone and not mode.raises and mode.looks != "nothing" and mode.harm > 0 and not mode.not_in_ward
 
 
-def holds(played: Study) -> bool:
-    """Does the failure keep its contract on this net: does it fail, is it named first, and does the cure cure?"""
+def is_verified(played: Study) -> bool:
+    """Does the failure pass its contract on this net: does it fail, is it diagnosed first, and does the cure work?"""
     return played.fails and played.named and played.is_clean and played.is_cured
 
 
-def played(case: Case) -> Study:
+def play_case(case: Case) -> Study:
     """Train the three recipes of a case."""
     return play(case.mode, case.recipes, progress=False)
 
 
-def listed() -> dict[str, list[Case]]:
-    """The cases that were seen to hold, by mode."""
+def verified_cases() -> dict[str, list[Case]]:
+    """The stored list of verified cases, by mode."""
     found = json.loads(LIST.read_text(encoding="utf-8"))
     return {
         name: [Case(name, net, seed) for net, seeds in nets.items() for seed in seeds] for name, nets in found.items()
@@ -80,11 +74,12 @@ def listed() -> dict[str, list[Case]]:
 
 
 def draw(seed: int, patients: int) -> list[Case]:
-    """So many cases, no failure twice; the same seed draws the same ones, and fewer are the first of more."""
-    cases = listed()
+    """`patients` cases, no failure twice. The same seed draws the same cases; a smaller draw is a prefix of a "
+    "larger."""
+    cases = verified_cases()
     if patients > len(cases):
-        raise RecipeError(f"patients: the ward has {len(cases)} beds, got {patients}")
-    chance = random.Random(f"labkit ward {seed}")  # a text seeds alike in every process and on every machine
+        raise RecipeError(f"patients: expected at most {len(cases)}, one per failure, got {patients}")
+    chance = random.Random(f"labkit ward {seed}")  # a string seeds the same in every process and on every machine
     order = chance.sample(sorted(cases), len(cases))
     headlines = [name for name in order if name in HEADLINES]
     others = [name for name in order if name not in HEADLINES]
@@ -96,20 +91,20 @@ def draw(seed: int, patients: int) -> list[Case]:
     return [chance.choice(cases[name]) for name in chosen][:patients]
 
 
-def renew(seeds: Iterable[int] = SEEDS, jobs: int = 1, path: Path = LIST) -> int:
-    """Play every failure that suits on every net with every seed, and write down those that hold; how many do."""
-    names = [name for name, mode in FAILURES.items() if suits(mode)]
+def regenerate(seeds: Iterable[int] = SEEDS, jobs: int = 1, path: Path = LIST) -> int:
+    """Regenerate the list of verified cases: train all failures on all nets and seeds; returns how many pass."""
+    names = [name for name, mode in FAILURES.items() if is_solvable(mode)]
     cases = [Case(name, net, seed) for seed in seeds for net in NETS for name in names]
-    kept = joblib.Parallel(n_jobs=jobs)(joblib.delayed(_holds_when_played)(case) for case in cases)
-    return write([case for case, good in zip(cases, kept, strict=True) if good], path)
+    kept = spread(_passes, [(case,) for case in cases], jobs, unit="case")
+    return write([case for case, passed in zip(cases, kept, strict=True) if passed], path)
 
 
-def _holds_when_played(case: Case) -> bool:
-    return holds(played(case))
+def _passes(case: Case) -> bool:
+    return is_verified(play_case(case))
 
 
 def write(cases: Iterable[Case], path: Path = LIST) -> int:
-    """The list of cases that hold, as {mode: {net: [seeds]}}; how many there are."""
+    """Write the list of verified cases as {mode: {net: [seeds]}}; returns how many there are."""
     cases, found = list(cases), {}
     for case in sorted(cases, key=lambda case: (case.name, list(NETS).index(case.net), case.seed)):
         found.setdefault(case.name, {}).setdefault(case.net, []).append(case.seed)

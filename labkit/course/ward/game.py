@@ -15,35 +15,36 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from labkit import __version__
-from labkit.course.ward import prescriptions as treatment
-from labkit.drawing import plots
-from labkit.diagnosis.diagnose import diagnose
-from labkit.course.ward.instruments import INSTRUMENTS, Chart, Finding, only, rows_html
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError, near
-from labkit.failures.signs import LOOKS
-from labkit.training.recipe import COUNT, Recipe
-from labkit.recording.run import Run, written_whole
-from labkit.diagnosis.study import Study, why_not_cured
-from labkit.training.loop import train
+from labkit.course.ward import prescriptions
 from labkit.course.ward.cases import Case, draw
+from labkit.course.ward.instruments import INSTRUMENTS, Chart, Finding, keep_traces, rows_html
+from labkit.diagnosis.diagnose import diagnose
+from labkit.diagnosis.study import Study, why_not_cured
+from labkit.drawing import plots
+from labkit.errors import RecipeError, near
+from labkit.failures.catalogue import FAILURES
+from labkit.failures.signs import LOOKS
+from labkit.recording.files import written_whole
+from labkit.recording.run import Run
+from labkit.training.recipe import COUNT, Recipe
+from labkit.training.run_store import Memory, RunStore
 
 FORMAT = "labkit-ward-1"
-RIGHT, CONSEQUENCE, TOPIC, LOOK_ALIKE = 10, 5, 3, 2  # points for a name
+RIGHT, CONSEQUENCE, TOPIC, LOOK_ALIKE = 10, 5, 3, 2  # points for a diagnosis
 CURED, BETTER = 10, 4  # points for a prescription
-HALF = 0.5  # of the accuracy that was lost: what a prescription must bring back to count as better
-AGAIN = 2  # what each further try costs
-TRIES = 3  # names, and as many prescriptions
+HALF = 0.5  # of the lost accuracy: what a prescription must recover to count as better
+AGAIN = 2  # price of each further try
+TRIES = 3  # for the name, and for the prescription
 MOST = RIGHT + CURED  # points for one patient
 
 
 class Stopped(RecipeError):
-    """Training was stopped on request, so there is nothing to show and nothing to pay."""
+    """Training was stopped on request: nothing to show, nothing to pay."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a name: the points it is worth and why."""
+    """The grade of a name: its points and why."""
 
     given: str
     points: int
@@ -59,7 +60,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Treated:
-    """What came of a prescription: the patient trained again beside the healthy twin."""
+    """The result of a prescription: the patient trained again, compared with the healthy twin."""
 
     given: str
     points: int
@@ -75,7 +76,7 @@ class Treated:
         return self.words
 
     def figure(self) -> Figure | None:
-        """Loss and validation of the healthy, the sick and the treated net; None where nothing could be trained."""
+        """Loss and validation of the healthy, the sick and the treated net; None if nothing was trained."""
         if not self.runs:
             return None
         figure = Figure(figsize=(8.4, 3.0), layout="constrained")
@@ -93,11 +94,11 @@ class Treated:
 
 
 class _File:
-    """What the ward knows of a patient, and what was done so far. It shows nothing of itself."""
+    """Everything about a patient: its case and what was done so far. Its repr reveals nothing."""
 
     def __init__(self, case: Case):
         self.case = case
-        self.known: dict[Recipe, Run] = {}
+        self.store = RunStore(memory=Memory())  # private and not on disk: a shared store would reveal the failure
         self.findings: dict[str, Finding] = {}
         self.answers: list[Answer] = []
         self.treated: list[Treated] = []
@@ -111,23 +112,21 @@ class _File:
         return self.trained(self.case.recipes[role], each_step)
 
     def trained(self, recipe: Recipe, each_step=None) -> Run:
-        if recipe not in self.known:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a warning names the file it comes from, and the file the failure
-                run = train(recipe, errors="record", progress=False, each_step=each_step)
-            if run.facts["stopped"] == "interrupted":
-                raise KeyboardInterrupt
-            if run.facts["stopped"] == "on request":
-                raise Stopped("stopped: nothing was counted")
-            self.known[recipe] = run
-        return self.known[recipe]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning shows its file, whose name is the failure
+            run = self.store.run_of(recipe, progress=False, each_step=each_step)
+        if run.facts["stopped"] == "interrupted":
+            raise KeyboardInterrupt
+        if run.facts["stopped"] == "on request":
+            raise Stopped("stopped: no points were charged")
+        return run
 
     def chart(self, each_step=None) -> Chart:
         recipes = self.case.recipes
         return Chart(self.run("sick", each_step), recipes["sick"], recipes["healthy"], self.case.mode)
 
 
-# Not an attribute of the patient: what is not there is not shown by vars(), a variable inspector or a traceback.
+# Not an attribute of the patient, so that vars(), a variable inspector or a traceback cannot show it.
 _FILES: "weakref.WeakKeyDictionary[Patient, _File]" = weakref.WeakKeyDictionary()
 
 
@@ -150,128 +149,130 @@ class Patient:
         rows = [("looks like", self.complaint), ("net", self.net), ("ordered", ordered), ("so far", self.grade)]
         return f"<p><b>Patient {self.number}</b></p>{rows_html(rows)}"
 
-    # --- what is seen for nothing ---
+    # --- free information ---
 
     @property
     def complaint(self) -> str:
-        """What anybody sees in the curves."""
+        """What the loss curves look like."""
         return _FILES[self].case.complaint
 
     @property
     def net(self) -> str:
-        """What its owner says of the net."""
+        """Depth, data set and steps of the net."""
         recipe = _FILES[self].case.recipes["healthy"]
         layers = f"{recipe.depth} layer{'s' if recipe.depth > 1 else ''}"
         return f"{layers}, {recipe.data.__name__.upper()}, {self.steps} steps"
 
     @property
     def steps(self) -> int:
-        """How many steps its training was meant to take."""
+        """The planned number of training steps."""
         return _FILES[self].case.recipes["sick"].steps
 
-    # --- what is done ---
+    # --- actions ---
 
     def order(self, instrument: str = "loss", *, each_step: Callable | None = None) -> Finding:
-        """Look at one instrument. Its price is paid once; looking again is free."""
-        if instrument not in INSTRUMENTS:
+        """Order one instrument. It is paid for once; ordering it again is free."""
+        if not isinstance(instrument, str) or instrument not in INSTRUMENTS:
             raise RecipeError(f"there is no instrument {instrument!r}. {near(instrument, INSTRUMENTS)}")
         file = _FILES[self]
         with file.lock:
             if instrument not in file.findings:
-                file.findings[instrument] = _quietly(lambda: _examined(file, instrument, each_step))
+                file.findings[instrument] = _without_traceback(lambda: _examine(file, instrument, each_step))
             return file.findings[instrument]
 
     def name(self, failure: str) -> Answer:
-        """Name the failure, as `labkit list` does. The best try counts; each further one costs points."""
-        FAILURES[failure]  # an unknown name is an error with a suggestion, and no try
+        """Name the failure, by its name in `labkit list`. The best try counts; each further one costs points."""
+        FAILURES[failure]  # an unknown name raises with a suggestion, and does not count as a try
         file = _FILES[self]
         with file.lock:
             self._must_be_open("name", file.answers, any(answer.right for answer in file.answers))
-            answer = _quietly(lambda: _judged(file, failure))
+            answer = _without_traceback(lambda: _grade_name(file, failure))
             file.answers.append(answer)
             return answer
 
     def prescribe(self, code: str | None = None, *, each_step: Callable | None = None, **settings) -> Treated:
-        """Train again with other settings (lr=0.01) or with a change of the code, one of `ward.treatments`.
+        """Train again with other settings (lr=0.01) or with a code change, one of `ward.treatments`.
 
-        Graded by what comes of it, beside the healthy twin. Each further try costs points.
+        Graded by the result, compared with the healthy twin. Each further try costs points.
         """
-        treatment.check(code, settings)
+        prescriptions.check(code, settings)
         file = _FILES[self]
         with file.lock:
             self._must_be_open("prescription", file.treated, any(each.cured for each in file.treated))
             self._must_be_short(settings)
-            treated = _quietly(lambda: _followed(file, code, settings, each_step))
+            treated = _without_traceback(lambda: _treat(file, code, settings, each_step))
             file.treated.append(treated)
             return treated
 
     def _must_be_open(self, what: str, tries: list, done: bool) -> None:
         if _FILES[self].closed:
-            raise RecipeError(f"the file of patient {self.number} is open: no {what} counts any more")
+            raise RecipeError(f"the file of patient {self.number} is open: a {what} no longer counts")
         if done:
-            raise RecipeError(f"patient {self.number} has the right {what} already")
+            raise RecipeError(f"patient {self.number} already has the correct {what}")
         if len(tries) >= TRIES:
-            raise RecipeError(f"patient {self.number} has had {TRIES} tries; patient.reveal() opens the file")
+            raise RecipeError(f"patient {self.number} has used all {TRIES} tries; patient.reveal() opens the file")
 
     def _must_be_short(self, settings: dict) -> None:
-        most = treatment.LONGER * _FILES[self].case.recipes["healthy"].steps
+        most = prescriptions.LONGER * _FILES[self].case.recipes["healthy"].steps
         if settings.get("steps", 0) > most:
-            raise RecipeError(f"steps: at most {most} here, got {settings['steps']}; training for ever is no cure")
+            raise RecipeError(
+                f"steps: at most {most} here, got {settings['steps']}; longer training does not count as a cure"
+            )
 
-    # --- what it is worth ---
+    # --- score ---
 
     @property
     def spent(self) -> int:
-        """Points paid for instruments."""
+        """Points spent on instruments."""
         return sum(INSTRUMENTS[name].price for name in _FILES[self].findings)
 
     @property
     def graded(self) -> bool:
-        """Was a name given, and a prescription?"""
+        """Has a name and a prescription been given?"""
         return bool(_FILES[self].answers and _FILES[self].treated)
 
     @property
     def closed(self) -> bool:
-        """Was the file opened? Then nothing counts any more."""
+        """Has the file been opened? Then nothing counts any more."""
         return _FILES[self].closed
 
     @property
     def answered(self) -> list[tuple[str, str]]:
-        """The names given so far, and what was said of each."""
+        """The names given so far, and the feedback on each."""
         return [(each.given, each.words) for each in _FILES[self].answers]
 
     @property
     def followed(self) -> list[tuple[str, str]]:
-        """The prescriptions given so far, and what came of each."""
+        """The prescriptions given so far, and the result of each."""
         return [(each.given, each.words) for each in _FILES[self].treated]
 
     @property
     def points(self) -> int:
-        """Name and prescription, less the instruments; never below 0."""
+        """Points for name and prescription minus the price of instruments; never below 0."""
         file = _FILES[self]
         return max(0, best(file.answers) + best(file.treated) - self.spent)
 
     @property
     def grade(self) -> str:
-        """The points in words."""
+        """The points as text."""
         file = _FILES[self]
         name = f"name {best(file.answers)}" if file.answers else "not named"
         cure = f"prescription {best(file.treated)}" if file.treated else "no prescription"
         return f"{self.points} of {MOST} points ({name}, {cure}, {self.spent} spent on instruments)"
 
     def reveal(self) -> Study:
-        """Open the file: the truth, with all runs. Only after a name and a prescription; nothing counts afterwards."""
+        """Open the file: the failure, with all runs. Needs a name and a prescription; nothing counts afterwards."""
         if not self.graded:
             missing = "a name" if not _FILES[self].answers else "a prescription"
-            raise RecipeError(f"the file of patient {self.number} stays shut until {missing} was given")
+            raise RecipeError(f"the file of patient {self.number} stays sealed until you give {missing}")
         file = _FILES[self]
         with file.lock:
-            runs = {role: _quietly(lambda role=role: file.run(role)) for role in ("healthy", "sick", "cured")}
+            runs = {role: _without_traceback(lambda role=role: file.run(role)) for role in ("healthy", "sick", "cured")}
             file.closed = True
             return Study(mode=file.case.mode, recipes=file.case.recipes, diagnoses=diagnose(runs["sick"]), **runs)
 
     def record(self) -> dict:
-        """One row of the score sheet: plain values; the truth only where the file is open."""
+        """One row of the score sheet, as plain values; the failure only if the file is open."""
         file = _FILES[self]
         return {
             "patient": self.number,
@@ -289,83 +290,89 @@ class Patient:
 
 
 def best(tries: list) -> int:
-    """The most that any try is worth, each after the first less the price of a further one."""
+    """The points of the best try; each try after the first costs points."""
     return max((max(0, each.points - AGAIN * before) for before, each in enumerate(tries)), default=0)
 
 
-# --- behind the curtain ---------------------------------------------------------------------------
+# --- grading --------------------------------------------------------------------------------------
 
 
-def _quietly(work: Callable):
-    """Do it; where it fails, say so from here: the lines of a traceback would name the failure's own file."""
+def _without_traceback(work: Callable):
+    """Call `work`; re-raise an error without its traceback, which would show the file of the failure."""
     try:
         return work()
     except (KeyboardInterrupt, Stopped) as error:
         problem = type(error)(*error.args)
     except Exception as error:
-        problem = RecipeError(f"it cannot be trained so: {first_line(error)}")
-    raise problem  # out here, so that it carries no trace of the one above
+        problem = RecipeError(f"training failed: {first_line(error)}")
+    raise problem  # outside the except block, so that it has no __context__
 
 
 def first_line(error) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _examined(file: _File, instrument: str, each_step) -> Finding:
+def _examine(file: _File, instrument: str, each_step) -> Finding:
     return INSTRUMENTS[instrument].examine(instrument, file.chart(each_step))
 
 
-def _judged(file: _File, failure: str) -> Answer:
+def _grade_name(file: _File, failure: str) -> Answer:
     truth, named = file.case.mode, FAILURES[failure]
     if named is truth:
-        return Answer(failure, RIGHT, f"Right: {truth.title}.")
+        return Answer(failure, RIGHT, f"Correct: {truth.title}.")
     if failure in truth.also_causes or failure in {found.name for found in diagnose(file.run("sick"))}:
-        return Answer(failure, CONSEQUENCE, "Half right: that is there, but something else has brought it on.")
+        return Answer(failure, CONSEQUENCE, "Partly correct: this patient has that too, but something else causes it.")
     if truth.name in named.also_causes:
-        words = "Half right: that can bring on what this patient has. Here something else is at fault."
+        words = "Partly correct: that can cause what this patient has. Here the cause is a different one."
         return Answer(failure, CONSEQUENCE, words)
     if named.topic == truth.topic:
-        words = f"Near: it is another failure of the same kind ({truth.topic.replace('_', ' ')})."
+        words = f"Close: it is another failure of the same kind ({truth.topic.replace('_', ' ')})."
         return Answer(failure, TOPIC, words)
     if named.looks == truth.looks:
-        return Answer(failure, LOOK_ALIKE, "No, though the loss would look the same. Order what tells the two apart.")
+        return Answer(
+            failure, LOOK_ALIKE, "No, but the loss would look the same. Order an instrument that tells the two apart."
+        )
     return Answer(failure, 0, f"No: there {LOOKS[named.looks]}. Here {LOOKS[truth.looks]}.")
 
 
-def _followed(file: _File, code: str | None, settings: dict, each_step) -> Treated:
-    """The patient trained again. What is still seen is not told by its name, or a wrong drug would be a test."""
-    recipe, given = treatment.treated(file.case.recipes["sick"], code, settings), treatment.in_words(code, settings)
+def _treat(file: _File, code: str | None, settings: dict, each_step) -> Treated:
+    """Train the patient again. The feedback names no failure: a wrong prescription must not reveal the diagnosis."""
+    recipe, given = (
+        prescriptions.apply(file.case.recipes["sick"], code, settings),
+        prescriptions.prescription_as_text(code, settings),
+    )
     healthy, sick = file.run("healthy", each_step), file.run("sick", each_step)
     if recipe == file.case.recipes["sick"]:
-        words = "Nothing has changed: what you prescribe was so already."
+        words = "Nothing changed: the patient already has these settings."
         return Treated(given, 0, words, sick.accuracy)
     run = file.trained(recipe, each_step)
     runs = {"healthy": healthy, "sick": sick, "treated": run}
-    runs = {role: only(one, ("loss", "val_loss", "val_accuracy")) for role, one in runs.items()}
+    runs = {role: keep_traces(one, ("loss", "val_loss", "val_accuracy")) for role, one in runs.items()}
     if error := run.facts.get("error"):
         words = f"Not cured: it now stops with {error['kind']}: {first_line(error['message'])}"
         return Treated(given, 0, words, run.accuracy, runs)
     beside = f"{run.accuracy:.1%} on validation images; the healthy twin has {healthy.accuracy:.1%}"
     if not why_not_cured(file.case.mode, run, healthy, recipe):
-        return Treated(given, CURED, f"Cured: {beside}, and no instrument complains.", run.accuracy, runs)
+        return Treated(given, CURED, f"Cured: {beside}, and no failure is diagnosed.", run.accuracy, runs)
     lost = healthy.accuracy - sick.accuracy
     if lost > 0 and run.accuracy - sick.accuracy >= HALF * lost:
         near = run.accuracy >= healthy.accuracy - file.case.mode.close
-        words = f"Better, not cured: {beside}" + (", but an instrument still complains." if near else ".")
+        words = f"Better, not cured: {beside}" + (", but a failure is still diagnosed." if near else ".")
         return Treated(given, BETTER, words, run.accuracy, runs)
     return Treated(given, 0, f"Not cured: {beside}, the patient had {sick.accuracy:.1%}.", run.accuracy, runs)
 
 
-# --- all of them ----------------------------------------------------------------------------------
+# --- the ward -------------------------------------------------------------------------------------
 
 
 class Ward:
-    """Some patients, drawn by a seed: the same for everybody who has the seed."""
+    """Patients drawn by a seed: the same seed gives the same patients."""
 
     def __init__(self, seed: int, patients: int, student: str = ""):
         self.seed, self.student = seed, student
+        cases = draw(seed, patients)  # refuses too many, before there are any
         self.patients = tuple(Patient(number) for number in range(1, patients + 1))
-        for patient, case in zip(self.patients, draw(seed, patients), strict=True):
+        for patient, case in zip(self.patients, cases, strict=True):
             _FILES[patient] = _File(case)
 
     def __len__(self) -> int:
@@ -375,7 +382,7 @@ class Ward:
         return iter(self.patients)
 
     def __getitem__(self, number: int) -> Patient:
-        """A patient by its number, from 1 on."""
+        """A patient by its number, counted from 1."""
         if not (isinstance(number, int) and 1 <= number <= len(self)):
             raise RecipeError(f"the ward has the patients 1 to {len(self)}, got {number!r}")
         return self.patients[number - 1]
@@ -396,12 +403,12 @@ class Ward:
 
     @property
     def treatments(self) -> list[str]:
-        """Changes of the code that can be prescribed, in words; settings are prescribed by their names."""
-        return list(treatment.code_changes())
+        """Code changes that can be prescribed, as text; settings are prescribed by name."""
+        return list(prescriptions.code_changes())
 
     @property
     def prices(self) -> dict[str, int]:
-        """What each instrument costs."""
+        """The price of each instrument, in points."""
         return {name: instrument.price for name, instrument in INSTRUMENTS.items()}
 
     @property
@@ -410,7 +417,7 @@ class Ward:
 
     @property
     def best(self) -> int:
-        """The most points that can be had: every failure named and cured at first sight."""
+        """The maximum score: every failure named and cured at the first try, with free instruments only."""
         return MOST * len(self)
 
     def records(self) -> list[dict]:
@@ -426,7 +433,7 @@ class Ward:
         return path
 
     def sheet(self, kind: str) -> str:
-        """The score sheet as a text, "json" or "csv"."""
+        """The score sheet as text, "json" or "csv"."""
         if kind not in ("json", "csv"):
             raise RecipeError(f"a score sheet is a .json or a .csv file, got {kind!r}")
         return self._as_json() if kind == "json" else self._as_csv()
@@ -446,16 +453,16 @@ class Ward:
 
 
 def ward(seed: int = 0, patients: int = 6, student: str = "") -> Ward:
-    """Admit so many patients. The same seed admits the same ones, so that a whole class has the same ward."""
+    """Admit `patients` patients. The same seed admits the same ones, so a whole class can share a ward."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise RecipeError(f"seed: expected a whole number, got {seed!r}")
     if problem := COUNT.problem(patients):
         raise RecipeError(f"patients: {problem}")
-    return Ward(seed, patients, str(student))
+    return Ward(seed, patients, str(student).encode("utf-8", "replace").decode())  # a name that can be written
 
 
 def truth(seed: int, patients: int) -> list[dict]:
-    """For instructors: what each patient of a ward has, and what cures it."""
+    """For instructors: the failure of each patient of a ward, and its cure."""
     rows = []
     for number, case in enumerate(draw(seed, patients), start=1):
         recipes, words = case.recipes, next(iter(case.mode.cures))
@@ -475,7 +482,7 @@ def truth(seed: int, patients: int) -> list[dict]:
 
 
 def _prescription(words: str, changed: dict) -> str:
-    """The call that cures."""
-    if words in treatment.code_changes():
+    """The call that cures the patient."""
+    if words in prescriptions.code_changes():
         return f"patient.prescribe({words!r})"
     return f"patient.prescribe({', '.join(f'{name}={value!r}' for name, value in changed.items())})"

@@ -1,4 +1,4 @@
-"""What can be ordered for a patient of the ward: instruments with their price, their picture and their words."""
+"""The instruments to order for a patient of the ward: price, figure and readings of each."""
 
 import functools
 import html
@@ -11,22 +11,23 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.drawing import plots
 from labkit.diagnosis.checkup import checkup
+from labkit.drawing import plots
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
-from labkit.failures import FAILURES
-from labkit.failures.signs import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
-from labkit.training.recipe import Recipe
 from labkit.recording.run import Run
-from labkit.training.state import Workbench, seeded
+from labkit.recording.summaries import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
+from labkit.recording.traces import USUAL
+from labkit.training.recipe import Recipe
+from labkit.training.state import TrainingState, seeded
 
 Rows = list[tuple[str, str]]
-CANDIDATES = 4  # names that a colleague gives; one of them is right
+CANDIDATES = 4  # names that a colleague suggests; one of them is correct
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What an instrument may look at: the sick run and, for those that ask the patient, how it was made."""
+    """What an instrument may read: the sick run and, for some, the recipes behind it."""
 
     run: Run
     recipe: Recipe
@@ -39,12 +40,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an instrument showed: words, a picture where there is one, and the numbers behind it."""
+    """The result of an instrument: readings, a figure where there is one, and the traces behind it."""
 
     name: str
     title: str
     rows: tuple[tuple[str, str], ...]
-    run: Run = field(repr=False)  # the ordered traces alone, without the recipe
+    run: Run = field(repr=False)  # the ordered traces only, without the recipe
     panes: tuple[Callable, ...] = field(repr=False)
 
     def __getitem__(self, trace: str) -> np.ndarray:
@@ -58,7 +59,7 @@ class Finding:
         return "\n".join([self.title, *(f"  {label:32}{text}" for label, text in self.rows)])
 
     def figure(self, width: float = 4.2) -> Figure | None:
-        """The picture, one pane beside the other; None where there is nothing to draw."""
+        """The figure, with its panels side by side; None if there is nothing to plot."""
         if not self.panes:
             return None
         figure = Figure(figsize=(width * len(self.panes), 3.0), layout="constrained")
@@ -77,7 +78,7 @@ class Finding:
 
 
 def rows_html(rows) -> str:
-    """Two columns: what was looked at, and what was seen."""
+    """A table of two columns: label and reading."""
     cells = "".join(
         f"<tr><th scope='row' style='text-align:left; font-weight:normal; opacity:.75; padding:.1em 1em .1em 0; "
         f"white-space:nowrap; vertical-align:top'>{html.escape(label)}</th>"
@@ -89,32 +90,33 @@ def rows_html(rows) -> str:
 
 @dataclass(frozen=True)
 class Instrument:
-    """One thing that can be ordered."""
+    """One instrument that can be ordered."""
 
     title: str
     price: int
     traces: tuple[str, ...]
     read: Callable[[Chart], Rows]
-    panes: tuple[tuple[str, Callable], ...] = ()  # (the trace that it needs, how it is drawn)
+    panes: tuple[tuple[str, Callable], ...] = ()  # (required trace, plot function)
 
     def examine(self, name: str, chart: Chart) -> Finding:
-        shown = only(chart.run, self.traces, origin=name == "first_nan")
+        shown = keep_traces(chart.run, self.traces, origin=name == "first_nan")
         panes = tuple(draw for needed, draw in self.panes if needed in shown and len(shown[needed]))
         return Finding(name, self.title, tuple(self.read(chart)), shown, panes)
 
 
-def only(run: Run, traces: tuple[str, ...], origin: bool = False) -> Run:
-    """These traces of a run and none of its recipe; of its facts, where it became NaN, or only when."""
+def keep_traces(run: Run, traces: tuple[str, ...], origin: bool = False) -> Run:
+    """These traces of a run without its recipe; of its facts only the first NaN: its step, and with `origin` "
+    "its place."""
     kept = {name: run[name] for name in ("step", "val_step", *traces) if name in run}
     found = first_nonfinite(run)
     if found and not origin:
-        found = {"step": found["step"], "stage": "not looked for"}
+        found = {"step": found["step"], "stage": "not shown"}
     facts = {"first_nonfinite": found}
     return Run(kept, run.layers, run.parameters, run.activations, run.heads, facts=facts)
 
 
 def first_nonfinite(run: Run) -> dict | None:
-    """Where a run became NaN. A loss of one's own is not called by its name, which says what is wrong with it."""
+    """Where a run became NaN. The name of a custom loss is hidden, because it would reveal the failure."""
     found = run.facts.get("first_nonfinite")
     if not found:
         return None
@@ -122,79 +124,83 @@ def first_nonfinite(run: Run) -> dict | None:
     return shown | ({"place": "the loss function"} if found["stage"] == "loss" else {})
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- readings -------------------------------------------------------------------------------------
 
 
 def _number(value) -> str:
     return f"{float(value):.3g}"
 
 
-def _course(values: np.ndarray) -> str:
-    return f"{_number(values[0])} at first, {_number(values[-1])} at last" if len(values) else "nothing recorded"
+def _first_and_last(values: np.ndarray) -> str:
+    return f"{_number(values[0])} at the start, {_number(values[-1])} at the end" if len(values) else "nothing recorded"
 
 
 def _per_layer(values) -> str:
     return ", ".join(_number(value) for value in values)
 
 
-def _share(value) -> str:
+def _percent(value) -> str:
     return f"{float(value):.1%}"
 
 
 def read_loss(chart: Chart) -> Rows:
     losses, planned = chart.run["loss"], chart.run.facts["planned_steps"]
-    rows = [("training loss", _course(losses)), ("chance level", _number(chance_loss(chart.run)))]
+    rows = [("training loss", _first_and_last(losses)), ("chance level", _number(chance_loss(chart.run)))]
     return [*rows, ("steps", f"{len(losses)} of {planned}")]
 
 
 def read_validation(chart: Chart) -> Rows:
     run = chart.run
-    accuracy = f"{_share(run.accuracy)} at last, {_share(np.nanmax(run['val_accuracy']))} at best"
-    rows = [("validation accuracy", accuracy), ("validation loss", _course(run["val_loss"]))]
-    return [*rows, ("confidence at last", _share(run["val_confidence"][-1]))]
+    accuracy = f"{_percent(run.accuracy)} at the end, {_percent(np.nanmax(run['val_accuracy']))} at best"
+    rows = [("validation accuracy", accuracy), ("validation loss", _first_and_last(run["val_loss"]))]
+    return [*rows, ("confidence at the end", _percent(run["val_confidence"][-1]))]
 
 
 def read_training_images(chart: Chart) -> Rows:
     run = chart.run
     return [
-        ("on training images", f"accuracy {_share(run['probe_accuracy'][-1])}, loss {_course(run['probe_loss'])}"),
-        ("on validation images", f"accuracy {_share(run.accuracy)}, loss {_course(run['val_loss'])}"),
-        ("gap of the losses", _number(run.gap[-1])),
+        (
+            "on training images",
+            f"accuracy {_percent(run['probe_accuracy'][-1])}, loss {_first_and_last(run['probe_loss'])}",
+        ),
+        ("on validation images", f"accuracy {_percent(run.accuracy)}, loss {_first_and_last(run['val_loss'])}"),
+        ("gap between the losses", _number(run.gap[-1])),
     ]
 
 
 def read_gradients(chart: Chart) -> Rows:
     run = chart.run
     norms = run["grad_norm_total"]
+    median = _number(typical(norms[:, None])[0])
     return [
-        ("whole gradient", f"{_course(norms)}, median {_number(typical(norms[:, None])[0])} (usual: 0.05 to 30)"),
+        ("gradient norm, all layers", f"{_first_and_last(norms)}, median {median} (usual: {USUAL['grad_norm_total']})"),
         ("per layer, from the input", _per_layer(typical(run["grad_norm"]))),
-        ("first / last layer", f"{_number(typical(gradient_ratio(run)[:, None])[0])} (usual: 0.1 to 20)"),
-        ("entries near zero", _share(np.nanmean(run["grad_near_zero"]))),
+        ("first / last layer", f"{_number(typical(gradient_ratio(run)[:, None])[0])} (usual: {USUAL['grad_ratio']})"),
+        ("gradient entries near zero", _percent(np.nanmean(run["grad_near_zero"]))),
     ]
 
 
 def read_updates(chart: Chart) -> Rows:
     ratios = chart.run["update_ratio"]
     return [
-        ("update / weight, per layer", f"{_per_layer(typical(ratios))} (usual: 0.001 to 0.2)"),
-        ("first step", _per_layer(ratios[0])),
-        ("largest of all", _number(np.nanmax(ratios, initial=0))),
+        ("update / weight, per layer", f"{_per_layer(typical(ratios))} (usual: {USUAL['update_ratio']})"),
+        ("at the first step", _per_layer(ratios[0])),
+        ("largest update / weight", _number(np.nanmax(ratios, initial=0))),
     ]
 
 
 def read_weights(chart: Chart) -> Rows:
     norms = chart.run["weight_norm"]
-    return [("at first, per layer", _per_layer(norms[0])), ("at last, per layer", _per_layer(norms[-1]))]
+    return [("at the start, per layer", _per_layer(norms[0])), ("at the end, per layer", _per_layer(norms[-1]))]
 
 
 def read_activations(chart: Chart) -> Rows:
     run = chart.run
-    spread = run["activation_std"]
-    rows = [("spread at first", _per_layer(spread[0])), ("spread at last", _per_layer(spread[-1]))]
+    std = run["activation_std"]
+    rows = [("std at the start", _per_layer(std[0])), ("std at the end", _per_layer(std[-1]))]
     rows += [("layers", ", ".join(run.activations))]
     if "attention_entropy" in run:
-        rows.append(("attention, lowest head", f"{_number(run['attention_entropy'][-1].min())} nats"))
+        rows.append(("attention entropy, lowest head", f"{_number(run['attention_entropy'][-1].min())} nats"))
     return rows
 
 
@@ -202,69 +208,75 @@ def read_units(chart: Chart) -> Rows:
     run = chart.run
     dead, place = worst_dead(run)
     where = f" in {place}" if place else ""
-    rows = [("dead units", f"{_share(dead[0])} at first, {_share(dead[-1])} at last{where} (usual: under 20 %)")]
+    rows = [
+        (
+            "dead units",
+            f"{_percent(dead[0])} at the start, {_percent(dead[-1])} at the end{where} (usual: {USUAL['dead']})",
+        )
+    ]
     saturated = np.nan_to_num(run["activation_saturated"][-1])
-    rows.append(("saturated units", f"{_share(saturated.max(initial=0))} of a layer at most"))
-    return [*rows, ("units that are twins", f"{_share(np.nan_to_num(run['twins'][-1]).max(initial=0))} of a layer")]
+    rows.append(("saturated units", f"{_percent(saturated.max(initial=0))} of a layer at most"))
+    return [*rows, ("identical units", f"{_percent(np.nan_to_num(run['twins'][-1]).max(initial=0))} of a layer")]
 
 
 def read_learning_rate(chart: Chart) -> Rows:
     rates = chart.run["lr"]
-    return [("as really used", f"{_course(rates)}, {_number(rates.max(initial=0))} at most")]
+    return [("learning rate used", f"{_first_and_last(rates)}, {_number(rates.max(initial=0))} at most")]
 
 
 def read_first_nan(chart: Chart) -> Rows:
     found = first_nonfinite(chart.run)
     if not found:
-        return [("non-finite values", "none, from the first step to the last")]
+        return [("non-finite values", "none")]
     rows = [("first non-finite value", f"step {found['step']}, {found['stage']}: {found['place']}")]
-    return rows + ([("its number format", found["dtype"])] if found.get("dtype") else [])
+    return rows + ([("its dtype", found["dtype"])] if found.get("dtype") else [])
 
 
 def read_data(chart: Chart) -> Rows:
     run, facts = chart.run, chart.run.facts
     shares = label_shares(run)
     rows = [("training images", f"{facts['samples']:,}, {facts.get('batch_length', 0)} per step")]
-    rows.append(("spread of the inputs", f"{_number(input_deviation(run))} (usual: near 1)"))
+    rows.append(("std of the inputs", f"{_number(input_deviation(run))} (usual: near 1)"))
     if "input_max" in run:
-        rows.append(("largest input", f"{_number(np.nanmedian(run['input_max']))} as a rule"))
-        rows.append(("steps with outlying images", f"{int((run['input_outliers'] > 0).sum())} of {len(run)}"))
+        rows.append(("largest input", f"{_number(np.nanmedian(run['input_max']))} (median over steps)"))
+        rows.append(("steps with outlier images", f"{int((run['input_outliers'] > 0).sum())} of {len(run)}"))
     if "label_entropy" in run:
-        rows.append(("labels of one batch", f"{_number(np.median(run['label_entropy']))} nats (ten classes: 2.2)"))
+        rows.append(("label entropy of a batch", f"{_number(np.median(run['label_entropy']))} nats (ten classes: 2.2)"))
     if len(shares):
-        rows.append(("classes", f"{(shares > 0).sum()}, from {_share(shares.min())} to {_share(shares.max())}"))
-        rows.append(("images with changing labels", _share(facts["relabelled"])))
-    rows.append(("validation inputs", f"mean {_number(run['val_input_mean'][-1])}, spread "
+        rows.append(("classes", f"{(shares > 0).sum()}, from {_percent(shares.min())} to {_percent(shares.max())}"))
+        rows.append(("images with changing labels", _percent(facts["relabelled"])))
+    rows.append(("validation inputs", f"mean {_number(run['val_input_mean'][-1])}, std "
                  f"{_number(run['val_input_std'][-1])}"))  # fmt: skip
-    rows.append(("validation images changed", _share(facts.get("val_changed", 0))))
-    return [*rows, ("validation images trained on", _share(facts.get("val_trained_on", 0)))]
+    rows.append(("validation images changed", _percent(facts.get("val_changed", 0))))
+    return [*rows, ("validation images trained on", _percent(facts.get("val_trained_on", 0)))]
 
 
 def read_modes(chart: Chart) -> Rows:
     run, facts = chart.run, chart.run.facts
     formats = {role: ", ".join(names) for role, names in (facts.get("dtypes") or {}).items() if names}
     return [
-        ("in train mode while training", _share(run["train_mode"].mean() if len(run) else 0)),
-        ("in train mode at validation", _share(run["val_train_mode"].mean())),
+        ("train mode during training", _percent(run["train_mode"].mean() if len(run) else 0)),
+        ("train mode during validation", _percent(run["val_train_mode"].mean())),
         ("batch norms, dropouts", f"{len(facts['batch_norms'])} and {len(facts['dropouts'])}"),
         ("not in the optimizer", ", ".join(facts["not_in_optimizer"]) or "nothing"),
         ("without a gradient", ", ".join(facts.get("without_gradient") or ()) or "nothing"),
-        *((f"number format: {role}", names) for role, names in formats.items()),
+        *((f"dtype: {role}", names) for role, names in formats.items()),
     ]
 
 
 def read_settings(chart: Chart) -> Rows:
-    """What anybody knows of their own run. A part of one's own is called what its author thinks that it is."""
+    """The settings as the author of the run knows them. A custom part is shown as the part its author believes "
+    "it is."""
     values = chart.recipe.summary()
     hidden = ("seed", "device", "processes", "evaluate_every", "data")
     rows = [(name, f"{values[name]:g}" if isinstance(values[name], float) else str(values[name]))
             for name, about in Recipe.__dataclass_fields__.items()
             if "rule" in about.metadata and name not in hidden]  # fmt: skip
-    return [(part, believed(part, chart)) for part in ("optimizer", "schedule")] + rows
+    return [(part, believed_part(part, chart)) for part in ("optimizer", "schedule")] + rows
 
 
-def believed(part: str, chart: Chart) -> str:
-    """The plain part that this one is, or that its author takes it for: the twin's."""
+def believed_part(part: str, chart: Chart) -> str:
+    """The library part used here, or for a custom part the healthy twin's, which its author believes it to be."""
     known = Recipe.__dataclass_fields__[part].metadata["known"]
     names = [recipe.summary()[part] for recipe in (chart.recipe, chart.twin)]
     for name in names:
@@ -274,10 +286,10 @@ def believed(part: str, chart: Chart) -> str:
 
 
 def read_checkup(chart: Chart) -> Rows:
-    bench = Workbench(chart.recipe)
-    order = bench_batches(bench)
-    found = checkup(bench.model, chart.recipe.loss, order, tuple(bench.data.val), bench.optimizer)
-    marks = {"ok": "in order", "warning": "look", "fault": "FAULT"}
+    state = TrainingState(chart.recipe)
+    order = one_epoch(state)
+    found = checkup(state.model, chart.recipe.loss, order, tuple(state.data.val), state.optimizer)
+    marks = {"ok": "ok", "warning": "look", "fault": "FAULT"}
     return [
         (f"{marks[each.state]}: {each.name}", f"{each.found} (expected: {each.expected})")
         for each in found.findings
@@ -285,18 +297,18 @@ def read_checkup(chart: Chart) -> Rows:
     ]
 
 
-def bench_batches(bench: Workbench) -> list:
-    """One epoch of the batches that this recipe really deals."""
+def one_epoch(state: TrainingState) -> list:
+    """One epoch of batches, exactly as this recipe draws them."""
     import torch
 
-    recipe, split = bench.recipe, bench.data.train
+    recipe, split = state.recipe, state.data.train
     with seeded(recipe.seed):
         batches = recipe.batches(split, recipe, torch.Generator().manual_seed(recipe.seed))
         return list(itertools.islice(batches, max(1, len(split.y) // recipe.batch_size)))
 
 
 def read_colleague(chart: Chart) -> Rows:
-    """The right name among others that look the same in the loss; always the same ones for the same patient."""
+    """The correct name among others whose loss looks the same; always the same names for a patient."""
     chance = random.Random(f"{chart.mode.name} {chart.recipe.seed}")
     alike = [name for name, mode in FAILURES.items() if mode.looks == chart.mode.looks and name != chart.mode.name]
     names = [chart.mode.name, *chance.sample(alike, min(CANDIDATES - 1, len(alike)))]
@@ -307,8 +319,8 @@ def _trace(name: str, **options) -> tuple[str, Callable]:
     return name, functools.partial(plots.compare, name=name, **options)
 
 
-# Prices: what one look at a curve costs, 1; a look per layer, 2; what has to be asked of the code or trained for, 3
-# and more. All of them together cost more than a right name is worth.
+# Prices: 1 for a curve, 2 for readings per layer, 3 and more for what needs the code or extra training. Together they
+# cost more than a patient is worth.
 INSTRUMENTS = {
     "loss": Instrument("Training loss", 0, ("loss",), read_loss, (("loss", plots.loss),)),
     "validation": Instrument("Validation", 1, ("loss", "val_loss", "val_accuracy", "val_confidence"), read_validation,
@@ -331,7 +343,7 @@ INSTRUMENTS = {
     "learning_rate": Instrument("Learning rate", 1, ("lr",), read_learning_rate,
                                 (("lr", plots.learning_rate),)),
     "first_nan": Instrument("First NaN", 2, (), read_first_nan, (("step", plots.origin),)),
-    "data": Instrument("Data ledger", 2, ("label_entropy", "input_max"), read_data,
+    "data": Instrument("Data log", 2, ("label_entropy", "input_max"), read_data,
                        (_trace("label_entropy"), _trace("input_max"))),
     "modes": Instrument("Modes, wiring", 3, (), read_modes),
     "settings": Instrument("Settings", 3, (), read_settings),

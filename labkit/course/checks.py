@@ -1,0 +1,63 @@
+"""Find an exercise by its id, check an answer, give a hint: every exercises/lesson_NN.py defines `exercises`."""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+
+from labkit.course import exercises
+from labkit.course.grading import Exercise, Feedback, Words
+from labkit.errors import RecipeError, near
+
+
+class Exercises(Mapping[str, Exercise]):
+    """Id -> exercise; an unknown id suggests the nearest one. A lesson is imported on first use."""
+
+    def __getitem__(self, id: str) -> Exercise:
+        lesson = str(id).partition(".")[0]
+        found = lesson_exercises(lesson) if lesson in lessons() else {}
+        if id not in found:
+            raise RecipeError(f"there is no exercise {id!r}. {near(id, self)}")
+        return found[id]
+
+    def __contains__(self, id) -> bool:
+        lesson = str(id).partition(".")[0]
+        return lesson in lessons() and id in lesson_exercises(lesson)
+
+    def __iter__(self) -> Iterator[str]:
+        return (id for lesson in lessons() for id in lesson_exercises(lesson))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def of(self, lesson: str) -> list[Exercise]:
+        """The exercises of one lesson, such as "06"."""
+        return list(lesson_exercises(lesson).values()) if lesson in lessons() else []
+
+
+def lessons() -> list[str]:
+    """The numbers of all lessons, such as "06", without importing them."""
+    return sorted(module.name.removeprefix("lesson_") for module in pkgutil.iter_modules(exercises.__path__))
+
+
+@functools.cache
+def lesson_exercises(lesson: str) -> dict[str, Exercise]:
+    found: dict[str, Exercise] = {}
+    for exercise in importlib.import_module(f"{exercises.__name__}.lesson_{lesson}").exercises:
+        if exercise.id in found or not exercise.id.startswith(f"{lesson}."):
+            raise RecipeError(f"lesson_{lesson}.py: expected ids {lesson}.1, {lesson}.2, ..., got {exercise.id!r}")
+        found[exercise.id] = exercise
+    return found
+
+
+EXERCISES = Exercises()
+
+
+def check(id: str, answer: object) -> Feedback:
+    """Is this answer correct? Graded by what it does; never raises for what a student wrote."""
+    return EXERCISES[id].check(answer)
+
+
+def hint(id: str, number: int = 1) -> Words:
+    """One hint of an exercise; later hints give away more."""
+    return EXERCISES[id].hint(number)
