@@ -1,1 +1,1 @@
-"""Panels for notebooks and Voila: ipywidgets around the same runs, drawings and diagnoses as everywhere else."""
+"""Panels for notebooks and Voila: ipywidgets around the same runs, plots and diagnoses as everywhere else."""

@@ -1,12 +1,12 @@
-"""Names and keys for what ipywidgets leaves without: sliders, their numbers, pictures and folded parts."""
+"""Accessible names and keyboard access that ipywidgets lacks: sliders, their readouts, images and accordions."""
 
 import html
 
 import ipywidgets
 
-# ipywidgets gives a slider no accessible name, an image no text and a folded part no place in the order of the tab
-# key, and has no option for any of them. A style sheet's load handler is the one script that its HTML widget runs; it
-# does so in JupyterLab, Notebook and Voila alike. One observer serves all panels of a page.
+# ipywidgets gives a slider no accessible name, an image no alt text and the header of an accordion no tab stop, and has
+# no option for any of them. The load handler of a <style> element is the only script that its HTML widget runs; it does
+# so in JupyterLab, Notebook and Voila alike. One observer serves all panels of a page.
 SCRIPT = """
 if (!window.labkitNames) {
   const nameAll = () => {
@@ -19,7 +19,7 @@ if (!window.labkitNames) {
       if (number) number.setAttribute('role', 'textbox'), number.setAttribute('aria-label', words + ', as a number');
     }
     for (const picture of document.querySelectorAll('.labkit-panel img.widget-image:not([alt])')) {
-      const name = () => picture.alt = picture.naturalWidth ? 'Curves; the status says what they show.' : '';
+      const name = () => picture.alt = picture.naturalWidth ? 'Training curves, described in the status line.' : '';
       picture.addEventListener('load', name);
       name();
     }
@@ -39,5 +39,5 @@ if (!window.labkitNames) {
 
 
 def accessible() -> ipywidgets.HTML:
-    """An unseen part of a panel that names its controls; once on a page is enough."""
+    """An invisible widget that adds the names and keys; one on a page is enough."""
     return ipywidgets.HTML(f'<style onload="{html.escape(SCRIPT)}"></style>', layout={"display": "none"})

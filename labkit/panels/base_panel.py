@@ -1,108 +1,172 @@
-"""What the panels around a few recipes share: presets, knobs, Run and Stop on the left of a stage."""
+"""What panels share: controls on the left of a LiveView, Run and Stop, and a heading; RecipePanel adds presets."""
 
+import contextlib
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import ipywidgets
 
+from labkit.errors import RecipeError
 from labkit.failures.mode import Knob
-from labkit.training.rules import RecipeError
-from labkit.training.recipe import Recipe
-from labkit.panels.controls import Control
-from labkit.panels.knob_panel import button
-from labkit.panels.live_plots import text_html
-from labkit.panels.live_view import Stage, close
+from labkit.panels.controls import Control, run_button, stop_button
+from labkit.panels.live_plots import Plots, text_html
+from labkit.panels.live_view import LiveView, close
 from labkit.panels.worker import Ticket
+from labkit.training.recipe import Recipe
 
-# The same in JupyterLab, Notebook and Voila, in both themes: numbers in columns, long words on a button in two lines.
+# The same in JupyterLab, Notebook and Voila, in both themes: aligned columns, and long labels on two lines of a button.
 STYLE = """<style>
 .labkit-panel table {border-collapse: collapse; margin: 0.3em 0}
 .labkit-panel th, .labkit-panel td {padding: 0.1em 1.2em 0.1em 0; text-align: left; vertical-align: top}
 .labkit-panel th {font-weight: 600; border-bottom: 1px solid currentColor}
 .labkit-panel p {margin: 0.3em 0}
+.labkit-panel .labkit-progress {height: 12px; margin: 0}
+.labkit-panel .labkit-progress .progress {height: 5px; border-radius: 3px}
+.labkit-panel .widget-html {margin-top: 0; margin-bottom: 0}
 .labkit-panel tr.labkit-chosen {font-weight: 700}
+@media (max-width: 600px) {.labkit-panel .labkit-cell {font-size: 10px; overflow: visible}}
 .labkit-card .jupyter-button {white-space: normal; height: auto; min-height: 2.9em; line-height: 1.25; padding: 0.2em}
 </style>"""
 
 
-class RecipePanel(ipywidgets.VBox):
-    """One recipe at a time, from a preset and the knobs. What is trained and shown for it, a subclass says in `answer`.
+class Stored(ipywidgets.VBox):
+    """A panel with plots. A notebook that is read without widgets shows its status line.
+
+    It shows the plots too, as an image, if the run had finished when the cell ran.
+    """
+
+    @property
+    def plots(self) -> Plots:
+        raise NotImplementedError(f"{type(self).__name__} does not say which plots it shows")
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        return super()._repr_mimebundle_(**options) | self.plots.stored()
+
+
+class Panel(Stored):
+    """A heading; below it the controls on the left and a LiveView on the right.
+
+    A subclass makes its controls in `make_controls`, orders them in `left`, and trains and shows in `answer`.
+    """
+
+    closed_with: Sequence[ipywidgets.Widget] = ()  # widgets of the panel that may not be among its children
+
+    def __init__(self, title: str, about: str, view: LiveView, width: str = "21em", gap: str = "1em"):
+        self.view = view
+        self.moving = False  # True while the panel itself moves its controls, which must not start a run
+        self.make_controls()
+        left = ipywidgets.VBox(self.left(), layout={"width": width, "flex": "0 0 auto"})
+        row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": gap}
+        super().__init__([heading(title, about), ipywidgets.Box([left, view.widget], layout=row)])
+        self.add_class("labkit-panel")
+
+    @property
+    def plots(self) -> Plots:
+        return self.view.picture
+
+    def make_controls(self) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not make its controls")
+
+    def left(self) -> list[ipywidgets.Widget]:
+        raise NotImplementedError(f"{type(self).__name__} does not say which controls stand on its left")
+
+    def answer(self, ticket: Ticket) -> Any:
+        """Train and show what is set now; None if the ticket was cancelled on the way."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it trains")
+
+    def turn(self, setting: Any) -> None:
+        """Set every control to this setting, without training."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be set as a whole")
+
+    def start(self) -> None:
+        """Train and show what is set now, in the panel's thread; a run that is still training is cancelled."""
+        self.view.perform(self.answer)
+
+    def stop(self) -> None:
+        """Cancel the run that is training, and say so."""
+        self.view.stop()
+
+    def answer_now(self) -> Any:
+        """The same as `start`, in the caller's thread: it returns when the result is shown."""
+        self.view.worker.stop()
+        return self.answer(Ticket())
+
+    def attempt(self, make: Callable[[], Any]) -> None:
+        """Go to the setting that `make` returns and train it; if it is refused, say why in the panel."""
+        try:
+            self.turn(make())
+        except (RecipeError, KeyError) as error:
+            self.view.worker.stop()
+            return self.view.refuse(error)
+        self.start()
+
+    @contextlib.contextmanager
+    def moves(self) -> Iterator[None]:
+        """Inside it the program moves the controls, and no run starts."""
+        self.moving = True
+        try:
+            yield
+        finally:
+            self.moving = False
+
+    def close(self) -> None:
+        """Stop, and remove the panel from the notebook."""
+        self.view.end()
+        for widget in (self, *self.closed_with):
+            close(widget)
+
+
+class RecipePanel(Panel):
+    """Presets above knobs that change one recipe. A subclass trains and shows it in `answer`.
 
     Without a browser: `respond`.
     """
 
-    def __init__(self, title: str, about: str, presets: dict[str, Recipe], knobs: Sequence[Knob], stage: Stage):
-        self.recipes, self.stage = presets, stage
-        self.moving = False  # the panel itself moves its controls, and nobody asks for a run
-        self.make_controls(knobs)
-        left = ipywidgets.VBox(self.left(), layout={"width": "21em", "flex": "0 0 auto"})
-        row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": "1em"}
-        super().__init__([heading(title, about), ipywidgets.Box([left, stage.widget], layout=row)])
-        self.add_class("labkit-panel")
+    def __init__(self, title: str, about: str, presets: dict[str, Recipe], knobs: Sequence[Knob], view: LiveView):
+        self.recipes, self.offered = presets, knobs
+        super().__init__(title, about, view)
         self.turn(next(iter(presets.values())))
         self.start()
 
-    # --- what a knob does ---
-
-    def respond(self, preset: str | None = None, **changes):
-        """Go to this preset, turn these knobs, train, and show what came of it; it waits until that is done."""
+    def respond(self, preset: str | None = None, **changes: Any) -> Any:
+        """Choose this preset, turn these knobs, train, and return the result once it is shown."""
         recipe = self.recipe if preset is None else self.preset(preset)
         self.turn(recipe.but(**changes))
-        self.stage.worker.stop()
-        return self.answer(Ticket())
-
-    def answer(self, ticket: Ticket):
-        raise NotImplementedError(f"{type(self).__name__} does not say what it trains")
+        return self.answer_now()
 
     def preset(self, name: str) -> Recipe:
         if name not in self.recipes:
             raise RecipeError(f"expected one of {', '.join(self.recipes)}, got {name!r}")
         return self.recipes[name]
 
-    def start(self) -> None:
-        """Train what is set now, in the panel's thread; a run that is going on is given up."""
-        self.stage.perform(self.answer)
-
-    def stop(self) -> None:
-        self.stage.stop()
-
-    def turn(self, recipe: Recipe) -> None:
+    def turn(self, setting: Recipe) -> None:
         """Set every control to this recipe, without training."""
-        self.recipe, self.moving = recipe, True
-        try:
+        self.recipe = setting
+        with self.moves():
             for name, control in self.knobs.items():
-                control.value = recipe.summary()[name]
+                control.value = setting.summary()[name]
             self.presets.value = self.chosen
-        finally:
-            self.moving = False
 
     @property
     def chosen(self) -> str | None:
-        """The preset that is set, if nothing was turned since."""
+        """The name of the preset that is set; None once a knob was turned away from it."""
         return next((name for name, recipe in self.recipes.items() if recipe == self.recipe), None)
-
-    def close(self) -> None:
-        """Stop, and take the panel out of the notebook."""
-        self.stage.end()
-        close(self)
 
     # --- the controls ---
 
-    def make_controls(self, knobs: Sequence[Knob]) -> None:
+    def make_controls(self) -> None:
         base = next(iter(self.recipes.values())).summary()
-        self.knobs = {knob.name: Control(knob, base[knob.name]) for knob in knobs}
+        self.knobs = {knob.name: Control(knob, base[knob.name]) for knob in self.offered}
         for name, control in self.knobs.items():
             control.widget.observe(lambda _, name=name: self.turned(name), "value")
         self.presets = ipywidgets.ToggleButtons(options=list(self.recipes), style={"button_width": "9.6em"})
         self.presets.add_class("labkit-presets")
-        self.presets.tooltips = [f"set everything to: {name}" for name in self.recipes]
+        self.presets.tooltips = [f"set all knobs to: {name}" for name in self.recipes]
         self.presets.observe(lambda _: self.preset_chosen(), "value")
-        self.run_button = button("Run", "play", "train what is set now", self.start, "primary")
-        self.run_button.add_class("labkit-run")
-        self.stop_button = button("Stop", "stop", "give up the run that is going on", self.stop)
-        self.stop_button.add_class("labkit-stop")
+        self.run_button, self.stop_button = run_button(self.start), stop_button(self.stop)
 
-    def left(self) -> list:
+    def left(self) -> list[ipywidgets.Widget]:
         """From the top: presets, knobs, Run and Stop."""
         buttons = ipywidgets.HBox([self.run_button, self.stop_button])
         return [self.presets, *(control.widget for control in self.knobs.values()), buttons]
@@ -115,23 +179,15 @@ class RecipePanel(ipywidgets.VBox):
         if not self.moving and self.presets.value is not None:
             self.attempt(lambda: self.preset(self.presets.value))
 
-    def attempt(self, make) -> None:
-        """Go to this recipe and train it; where it is refused, say why."""
-        try:
-            self.turn(make())
-        except RecipeError as error:
-            self.stage.worker.stop()
-            return self.stage.refuse(error)
-        self.start()
-
 
 def heading(title: str, about: str) -> ipywidgets.HTML:
+    """Title and one or two sentences above a panel, and the style that all panels share."""
     words = f"<h3 style='margin:0'>{html.escape(title)}</h3>{html.escape(about)}"
     return ipywidgets.HTML(STYLE + text_html(words))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], chosen: int | None = None) -> str:
-    """A small HTML table; one row can stand out."""
+    """A small HTML table; the chosen row is bold."""
     cells = "".join(f"<th scope='col'>{html.escape(word)}</th>" for word in head)
     lines = []
     for number, row in enumerate(rows):

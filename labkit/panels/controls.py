@@ -1,15 +1,16 @@
-"""One control per knob: a slider, a menu or a tick box, with a label, from what the recipe says may be set."""
+"""The controls of panels: a slider, menu or checkbox for each knob of a recipe, and the buttons."""
 
 import math
+from collections.abc import Callable
 
 import ipywidgets
 
 from labkit.failures.mode import Knob
-from labkit.training.rules import Flag, OneOf
 from labkit.training.recipe import Recipe
+from labkit.training.rules import Flag, OneOf
 
-# Knobs that every panel offers beyond its mode's own, with ranges in which a run of 400 steps is worth seeing;
-# no range: whatever the recipe knows.
+# Knobs that the knob panel offers beyond the failure mode's own, with ranges in which a run of 400 steps shows
+# something; an empty range offers every value that the recipe knows.
 STANDARD = (
     Knob("lr", (1e-6, 10.0), log=True),
     Knob("optimizer", ()),
@@ -42,7 +43,7 @@ FINE = 0.02  # decades between two marks of a slider: fine enough for two digits
 
 
 class Control:
-    """A widget for one knob. Its value is exactly the recipe's as long as nobody turns it."""
+    """A widget for one knob. Until the user turns it, its value is exactly the recipe's, not rounded to the slider."""
 
     def __init__(self, knob: Knob, value):
         self.name, self.exact = knob.name, value
@@ -61,12 +62,12 @@ class Control:
 
     @value.setter
     def value(self, value) -> None:
-        if self.value != value:  # else it stays where the hand put it: at the rounded value keys would be stuck
+        if self.value != value:  # else it stays where the user put it: arrow keys could not leave a rounded value
             self.widget.value = self._nearest(value)
         self.exact, self.shown = value, self.widget.value
 
     def _nearest(self, value):
-        """What this widget can show of a value that may lie beyond its ends."""
+        """The value that this widget can show; its range is extended if necessary."""
         widget = self.widget
         if hasattr(widget, "options"):
             if _option(value) not in widget.options:
@@ -82,13 +83,13 @@ class Control:
 
 
 def _as_shown(now, shown) -> bool:
-    """Is this what was shown, as the browser sends it back?"""
+    """Whether this is the shown value, up to the rounding of the browser that sends it back."""
     numbers = isinstance(now, float) and isinstance(shown, float)
     return numbers and math.isclose(now, shown, rel_tol=1e-6)
 
 
 def _option(value) -> tuple:
-    """A choice and its words. A menu takes None for "nothing chosen", so that None goes by another name."""
+    """A choice as (label, value). For a menu None means "nothing chosen", so that the value None is called "off"."""
     if value is None:
         return OFF, OFF
     return (value.replace("_", " ") if isinstance(value, str) else f"{value:,g}"), value
@@ -125,7 +126,7 @@ def _slider(ends: tuple, value, log: bool, whole: bool, common: dict) -> ipywidg
 
 
 def on_grid(power: float) -> float:
-    """The value at the nearest mark of a slider over decades: of any other, the browser would send us the mark back."""
+    """The value at the nearest mark of a log slider: a browser moves any other value there and reports a change."""
     return 10.0 ** (round(power / FINE) * FINE)
 
 
@@ -134,3 +135,22 @@ def round_numbers(low: float, high: float) -> list[int]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     between = [digit * 10**power for power in powers for digit in (1, 2, 5) if low <= digit * 10**power <= high]
     return sorted({int(low), *between, int(high)})
+
+
+def button(words: str, icon: str, tooltip: str, pressed: Callable[[], None], style: str = "") -> ipywidgets.Button:
+    made = ipywidgets.Button(description=words, icon=icon, tooltip=tooltip, button_style=style)
+    made.layout.width = "auto"
+    made.on_click(lambda _: pressed())
+    return made
+
+
+def run_button(pressed: Callable[[], None], tooltip: str = "train with these settings") -> ipywidgets.Button:
+    made = button("Run", "play", tooltip, pressed, "primary")
+    made.add_class("labkit-run")
+    return made
+
+
+def stop_button(pressed: Callable[[], None], tooltip: str = "stop the run that is training") -> ipywidgets.Button:
+    made = button("Stop", "stop", tooltip, pressed)
+    made.add_class("labkit-stop")
+    return made

@@ -1,27 +1,26 @@
-"""The fork panel: scrub to a step of a sick run, intervene there, and see the counterfactual beside the original."""
+"""The fork panel: go back to a step of a sick run, change something there, and compare with the original run."""
 
 import functools
-import html
 from dataclasses import dataclass
 
 import ipywidgets
 import numpy as np
 
-from labkit.drawing import plots
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
+from labkit.drawing import plots
+from labkit.errors import RecipeError
 from labkit.failures.mode import FailureMode, Knob
+from labkit.panels.base_panel import Panel
+from labkit.panels.controls import LAYOUT, WIDE, Control, button, stop_button
+from labkit.panels.live_plots import Pane, text_html
+from labkit.panels.live_view import Frames, LiveView, first_cause, in_short
+from labkit.panels.panel_state import PanelState
+from labkit.panels.worker import Ticket
+from labkit.recording.run import Run
+from labkit.training import run_store
 from labkit.training.fork import fork
-from labkit.training.rules import RecipeError
 from labkit.training.parts import plain_step
 from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
-from labkit.panels import run_memory as memory
-from labkit.panels.controls import LAYOUT, WIDE, Control
-from labkit.panels.knob_panel import button, in_short
-from labkit.panels.live_plots import Pane, text_html
-from labkit.panels.panel_state import Situation
-from labkit.panels.live_view import Frames, Stage, close
-from labkit.panels.worker import Ticket
 
 KNOBS = (
     Knob("lr", (1e-4, 10.0), log=True),
@@ -36,11 +35,12 @@ READINGS = {
     "grad_norm_total": "gradient norm",
     "update_ratio": "update / weight",
 }
+ABOUT = "Choose a step, change something there, and see how the same run would have continued."
 
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """What was done at which step, and what came of it; without an intervention there is no other run."""
+    """The intervention, its step, and the resulting run; `run` is None where nothing was changed."""
 
     at: int
     changes: dict
@@ -52,53 +52,41 @@ class Counterfactual:
     def words(self) -> str:
         if self.run is None:
             return f"Original: {in_short(self.original)}. {readings(self.original, self.at)}"
-        verdict = self.diagnoses[0].title if self.diagnoses else "no failure shows"
-        done = f"From step {self.at} on: {in_words(self.changes)}."
-        return f"{done} Original: {in_short(self.original)}. Forked: {in_short(self.run)}. Diagnosis: {verdict}."
+        done = f"From step {self.at} on: {changes_as_text(self.changes)}."
+        runs = f"Original: {in_short(self.original)}. Forked: {in_short(self.run)}."
+        return f"{done} {runs} Diagnosis: {first_cause(self.diagnoses)}."
 
 
 def fork_panel(thing: "str | Recipe | FailureMode" = "corrupt_batch") -> "ForkPanel":
     """A panel for the sick run of a failure mode (or its name), or for any recipe."""
-    return ForkPanel(Situation.read(thing))
+    return ForkPanel(PanelState.read(thing))
 
 
-class ForkPanel(ipywidgets.VBox):
-    """Interventions on the left; the step and what comes of it on the right. Without a browser: `respond`."""
+class ForkPanel(Panel):
+    """Interventions on the left; the step and both runs on the right. Without a browser: `respond`."""
 
-    def __init__(self, situation: Situation):
-        self.recipe, self.at = situation.recipe, 0
-        shows = situation.mode.shows if situation.mode else "update_ratio"
+    def __init__(self, setting: PanelState):
+        self.recipe, self.at = setting.recipe, 0
+        shows = setting.mode.shows if setting.mode else "update_ratio"
         third = plots.update_ratio if shows == "grad_norm_total" else GRADIENT_NORM
         panes = [plots.losses, plots.validation, third, plots.instrument(shows)]
-        self.stage = Stage([self.marked(pane) for pane in panes])
-        self.moving = False
-        self.make_controls()
-        self.stage.widget.children = (self.step, *self.stage.widget.children)  # above the curves, as long as they are
-        left = ipywidgets.VBox(self.left(), layout={"width": "21em", "flex": "0 0 auto"})
-        row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": "1em"}
-        title = situation.mode.title if situation.mode else "your recipe"
-        super().__init__([heading(title), ipywidgets.Box([left, self.stage.widget], layout=row)])
-        self.add_class("labkit-panel")
+        title = f"Fork the timeline: {setting.mode.title if setting.mode else 'your recipe'}"
+        super().__init__(title, ABOUT, LiveView([self.marked(pane) for pane in panes]))
+        self.view.widget.children = (self.step, *self.view.widget.children)  # above the plots, as wide as they are
+        self.closed_with = (self.fix_loop,)  # shown only where the training loop has a bug
         self.add_class("labkit-fork")
         self.start()
 
     # --- what a control does ---
 
     def respond(self, at: int | None = None, **changes) -> Counterfactual:
-        """Go to this step, set these interventions (`skip` too; others stay), and show what comes of it; it waits."""
-        self.stage.worker.stop()
+        """Go to this step, make these changes (`skip` too; others stay), and return the result once it is shown."""
         self.set(at, changes)
-        return self.answer(Ticket())
-
-    def start(self) -> None:
-        self.stage.perform(self.answer)
-
-    def stop(self) -> None:
-        self.stage.stop()
+        return self.answer_now()
 
     def answer(self, ticket: Ticket) -> Counterfactual | None:
-        """The original with the step marked; and the fork, where anything is changed. None if it was given up."""
-        original = self.stage.train(self.recipe, {}, ticket)
+        """The original with the step marked, and the fork if anything is changed; None if it was cancelled."""
+        original = self.view.train(self.recipe, {}, ticket)
         if original is None:
             return None
         self.reach(original)
@@ -113,65 +101,63 @@ class ForkPanel(ipywidgets.VBox):
         self.show({"original": original, "forked": run}, found, found.diagnoses)
         return found
 
-    def forked(self, wish: Counterfactual, ticket: Ticket) -> Run | None:
-        """The counterfactual run, remembered or trained now."""
-        key = (self.recipe, wish.at, tuple(sorted(wish.changes.items(), key=str)))
-        run = memory.remembered(key)
+    def forked(self, asked: Counterfactual, ticket: Ticket) -> Run | None:
+        """The forked run, remembered or trained now; None if it was cancelled."""
+        done = {"at": asked.at, **dict(sorted(asked.changes.items()))}
+        run = run_store.memory.get(self.recipe, done)
         if run is None:
-            stage, steps = self.stage, self.recipe.steps
-            stage.progress.bar_style, stage.progress.value, stage.progress.max = "", 0, steps
-            stage.picture.say(f"Training again to step {wish.at}, then on: {in_words(wish.changes)}.")
-            stage.picture.begin({"original": wish.original}, steps, anew=True)
-            options = {"each_step": Frames(stage, self.recipe, ticket), "progress": False, "errors": "record"}
-            run = fork(self.recipe, at=wish.at, **wish.changes, **options)
+            view, steps = self.view, self.recipe.steps
+            view.progress.bar_style, view.progress.value, view.progress.max = "", 0, steps
+            view.picture.say(f"Training again to step {asked.at}, then on: {changes_as_text(asked.changes)}.")
+            view.picture.begin({"original": asked.original}, steps, redraw=True)
+            options = {"each_step": Frames(view, self.recipe, ticket), "progress": False, "errors": "record"}
+            run = fork(self.recipe, **done, **options)
             if not ticket.cancelled:
-                memory.remember(key, run)
+                run_store.memory.put(self.recipe, run, done)
         return None if ticket.cancelled else run
 
     def show(self, thing: dict[str, Run], found: Counterfactual, diagnoses: list[Diagnosis]) -> None:
-        self.stage.show(thing, found.words, diagnoses)
+        self.view.show(thing, found.words, diagnoses)
         self.now.value = text_html(f"<b>Step {found.at}</b> of the original" + table(found.original, found.at))
 
     def reach(self, original: Run) -> None:
-        """A run that broke off can be forked as far as it went, and no further."""
+        """A run that ended early can be forked only up to its last step."""
         last = max(0, len(original) - 1)
         if self.step.max != last:
-            self.moving = True
-            self.step.max, self.moving = last, False
+            with self.moves():
+                self.step.max = last
             self.at = self.step.value
 
     @property
     def changes(self) -> dict:
-        """What is set to something else than the recipe says."""
+        """Every control that differs from the recipe."""
         summary = self.recipe.summary()
         found = {name: control.value for name, control in self.knobs.items() if control.value != summary[name]}
         found |= {"skip": self.skip.value} if self.skip.value else {}
-        return found | ({"step": plain_step} if self.mend.value else {})
+        return found | ({"step": plain_step} if self.fix_loop.value else {})
 
     def set(self, at: int | None, changes: dict) -> None:
         """Move the controls, without training."""
         known = {*self.knobs, "skip", "step"}
         if unknown := set(changes) - known:
             raise RecipeError(f"this panel can set {', '.join(sorted(known))}, not {', '.join(sorted(unknown))}")
-        self.moving = True
-        try:
+        with self.moves():
             if at is not None:
                 self.step.value = self.at = at
             self.skip.value = changes.get("skip", self.skip.value)
-            self.mend.value = "step" in changes or self.mend.value
+            self.fix_loop.value = "step" in changes or self.fix_loop.value
             for name in self.knobs.keys() & changes.keys():
                 self.knobs[name].value = changes[name]
-        finally:
-            self.moving = False
 
     def undo(self) -> None:
-        """Back to no intervention."""
+        """Take back every intervention."""
         self.set(None, {name: self.recipe.summary()[name] for name in self.knobs} | {"skip": 0})
-        self.moving, self.mend.value, self.moving = True, False, False
+        with self.moves():
+            self.fix_loop.value = False
         self.start()
 
     def marked(self, pane: Pane) -> Pane:
-        """The same drawing with a line at the step of the fork, where it is drawn over steps."""
+        """The same plot with a line at the step of the fork, if its x axis is the steps."""
         if pane in (plots.gradient_bars, plots.dead_units, plots.activation_sizes, plots.origin):
             return pane
 
@@ -183,12 +169,6 @@ class ForkPanel(ipywidgets.VBox):
 
         return draw
 
-    def close(self) -> None:
-        """Stop, and take the panel out of the notebook."""
-        self.stage.end()
-        for part in (self, self.mend):  # which is shown only where there is something to mend
-            close(part)
-
     # --- the controls ---
 
     def make_controls(self) -> None:
@@ -199,23 +179,23 @@ class ForkPanel(ipywidgets.VBox):
         self.step = ipywidgets.IntSlider(value=0, min=0, max=last, description="fork at step", **common)
         self.step.add_class("labkit-step")
         self.skip = ipywidgets.IntSlider(value=0, min=0, max=MOST_SKIPPED, description="skip batches", **common)
-        self.skip.tooltip = "so many batches from that step on are never seen"
+        self.skip.tooltip = "the number of batches to leave out from that step on"
         self.skip.add_class("labkit-skip")
-        self.mend = ipywidgets.Checkbox(value=False, description="mend the training loop", style=WIDE, layout=LAYOUT)
-        self.mend.add_class("labkit-mend")
-        for widget in (self.step, self.skip, self.mend, *(control.widget for control in self.knobs.values())):
+        self.fix_loop = ipywidgets.Checkbox(value=False, description="fix the training loop", **common)
+        self.fix_loop.add_class("labkit-fix-loop")
+        for widget in (self.step, self.skip, self.fix_loop, *(control.widget for control in self.knobs.values())):
             widget.observe(lambda _: self.touched(), "value")
         self.undo_button = button("Undo", "undo", "take back every intervention", self.undo)
-        self.stop_button = button("Stop", "stop", "give up the run that is going on", self.stop)
+        self.stop_button = stop_button(self.stop)
         self.now = ipywidgets.HTML()
         self.now.add_class("labkit-now")
 
     def left(self) -> list:
-        mend = [self.mend] if self.recipe.step is not plain_step else []
+        fix_loop = [self.fix_loop] if self.recipe.step is not plain_step else []
         buttons = ipywidgets.HBox([self.undo_button, self.stop_button])
         intervene = ipywidgets.HTML("<b>From that step on</b>")
         knobs = [control.widget for control in self.knobs.values()]
-        return [self.now, intervene, *knobs, self.skip, *mend, buttons]
+        return [self.now, intervene, *knobs, self.skip, *fix_loop, buttons]
 
     def touched(self) -> None:
         if not self.moving:
@@ -223,26 +203,21 @@ class ForkPanel(ipywidgets.VBox):
             self.start()
 
 
-def heading(title: str) -> ipywidgets.HTML:
-    about = "Choose a step, change something there, and see how the same run would have gone on."
-    return ipywidgets.HTML(text_html(f"<h3 style='margin:0'>Fork the timeline: {html.escape(title)}</h3>{about}"))
-
-
-def in_words(changes: dict) -> str:
+def changes_as_text(changes: dict) -> str:
     """'lr 0.01, skip 1 batch'."""
     words = []
     for name, value in changes.items():
         if name == "skip":
             words.append(f"skip {value} batch{'es' if value > 1 else ''}")
         elif name == "step":
-            words.append("the training loop mended")
+            words.append("training loop fixed")
         else:
             words.append(f"{name} {'off' if value is None else value}")
     return ", ".join(words)
 
 
 def at_step(run: Run, step: int) -> dict[str, str]:
-    """What the instruments showed at one step; of a trace per layer, where it was largest."""
+    """What the instruments recorded at one step; of a trace per layer, the largest value."""
     there = {words: name for name, words in READINGS.items() if name in run and step < len(run)}
     return {words: f"{float(np.max(run[name][step])):.3g}" for words, name in there.items()}
 

@@ -1,4 +1,4 @@
-"""The gallery of loss curves: cards with thumbnails of real runs; a click shows one large, with its diagnosis."""
+"""The gallery of loss curves: cards with thumbnails of real runs; click one for a large view and its diagnosis."""
 
 import dataclasses
 import functools
@@ -11,51 +11,38 @@ import ipywidgets
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.drawing import plots
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
+from labkit.drawing import plots
+from labkit.errors import RecipeError, near
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError, near
-from labkit.training.recipe import Recipe
-from labkit.diagnosis.report import changes_in_words
-from labkit.recording.run import Run
-from labkit.panels import run_memory as memory
-from labkit.panels.controls import LAYOUT
-from labkit.panels.knob_panel import button, in_short
-from labkit.panels.base_panel import heading
-from labkit.panels.live_plots import DOTS, DRAWING, framed, text_html
-from labkit.panels.live_view import Stage, close, verdict_html
+from labkit.panels.base_panel import Stored, heading
+from labkit.panels.controls import LAYOUT, button, run_button, stop_button
+from labkit.panels.live_plots import DOTS, DRAWING, Plots, framed, text_html
+from labkit.panels.live_view import LiveView, close, first_cause, in_short, verdict_html
 from labkit.panels.worker import Ticket
+from labkit.recording.run import Run
+from labkit.training import run_store
+from labkit.training.recipe import Recipe, changes_in_words
 
 HEALTHY = "healthy"
-# One of each shape that a loss can have: falls, jumps, sits, waits, saws, spikes, rattles, stops short, parts from
-# the training loss, stays high, is validated wrongly, ends.
+# One failure for each typical shape of a loss curve; each mode's own file names its shape.
 CLASSIC = (
     HEALTHY,
-    "learning_rate_too_high",
-    "learning_rate_too_low",
-    "plateau",
-    "sorted_data",
-    "corrupt_batch",
-    "batch_too_small",
-    "schedule_too_short",
-    "too_few_samples",
-    "underfit",
-    "dropout_at_validation",
-    "nan_in_data",
+    *(mode.name for mode in sorted((m for m in FAILURES.values() if m.classic), key=lambda mode: mode.classic.place)),
 )
 THUMBNAIL = (2.4, 1.35)  # inches
-USUAL = (0.03, 4.0)  # losses that every thumbnail has room for: a flat line looks flat beside a falling one
+USUAL = (0.03, 4.0)  # range of losses that every thumbnail shows, so that a flat curve looks flat beside a falling one
 FRAME, MARKED = "1px solid var(--jp-border-color1, #999999)", "3px solid #0072B2"
 ABOUT = (
-    "Every curve was trained here and now: training loss as a line, validation loss as dots, on a log axis. "
-    "Choose a card to see it large beside its healthy twin, with the diagnosis and the prescription."
+    "Every curve is a run trained on this machine: training loss as a line, validation loss as dots, on a log axis. "
+    "Click a card to see the run beside its healthy twin, with diagnosis and prescription."
 )
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What a card stands for: a failure mode, or a healthy run where there is none."""
+    """What a card shows: the sick run of a failure mode, or a healthy run if `mode` is None."""
 
     name: str
     title: str
@@ -72,7 +59,7 @@ class Exhibit:
 
 
 def exhibits(names: str | Sequence[str] | None = None) -> list[Exhibit]:
-    """The classic shapes; or of these modes, or of a topic."""
+    """The classic loss curves, or those of these modes, or of a topic."""
     if names is None:
         names = CLASSIC
     if isinstance(names, str):
@@ -90,7 +77,7 @@ def exhibits(names: str | Sequence[str] | None = None) -> list[Exhibit]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a card shows when it is chosen."""
+    """The runs and the diagnosis of the chosen card."""
 
     exhibit: Exhibit
     run: Run
@@ -105,15 +92,14 @@ class Answer:
 
     @property
     def curves(self) -> str:
-        """What anybody sees in the picture, and no name."""
+        """What the plots show, without the name of the failure."""
         gap = f", gap {self.run.gap[-1]:.2g}" if "probe_loss" in self.run and len(self.run["probe_loss"]) else ""
-        twin = f"Healthy twin: {in_short(self.healthy)}" if self.healthy else "Its healthy twin is being trained"
+        twin = f"Healthy twin: {in_short(self.healthy)}" if self.healthy else "Its healthy twin is training"
         return f"This run: {in_short(self.run)}{gap}. {twin}."
 
     @property
     def words(self) -> str:
-        verdict = self.diagnoses[0].title if self.diagnoses else "no failure shows"
-        return f"{self.exhibit.title}. {self.curves} Diagnosis: {verdict}."
+        return f"{self.exhibit.title}. {self.curves} Diagnosis: {first_cause(self.diagnoses)}."
 
 
 def gallery(names: str | Sequence[str] | None = None, blind: bool = False) -> "Gallery":
@@ -122,13 +108,13 @@ def gallery(names: str | Sequence[str] | None = None, blind: bool = False) -> "G
 
 
 class Card(ipywidgets.VBox):
-    """A thumbnail above a button with its title; nameless until it is revealed."""
+    """A thumbnail above a button with its title, which can be hidden."""
 
     def __init__(self, exhibit: Exhibit, number: int, pressed: Callable[[], None]):
         self.exhibit, self.number, self.revealed = exhibit, number, True
         self.image = framed(THUMBNAIL, waiting(), width="100%")
         self.image.add_class("labkit-thumbnail")
-        self.button = button("", "", "show this curve large", pressed)
+        self.button = button("", "", "show this run in full", pressed)
         self.button.layout.width = "100%"
         layout = {"border": FRAME, "padding": "4px", "overflow": "hidden"}
         super().__init__([self.image, self.button], layout=layout)
@@ -141,39 +127,41 @@ class Card(ipywidgets.VBox):
 
     def mark(self, chosen: bool) -> None:
         self.layout.border = MARKED if chosen else FRAME
-        self.layout.padding = "2px" if chosen else "4px"  # the frame is 2 pixels wider: nothing moves
+        self.layout.padding = "2px" if chosen else "4px"  # the border is 2 pixels wider: nothing moves
 
 
-class Gallery(ipywidgets.VBox):
-    """Cards above, the chosen one below. Without a browser: `respond`, and `hang` for the thumbnails."""
+class Gallery(Stored):
+    """Cards above, the chosen one below. Without a browser: `respond`, and `train_thumbnails`."""
 
     def __init__(self, shown: Sequence[Exhibit], blind: bool = False):
-        self.stage = Stage([plots.losses, plots.validation, plots.gap, self.giveaway])
+        self.view = LiveView([plots.losses, plots.validation, plots.gap, self.telltale])
         self.chosen: Card | None = None
         self.answered: Answer | None = None
         self.cards = [Card(each, number, lambda n=number: self.choose(n)) for number, each in enumerate(shown, start=1)]
         self.make_controls(blind)
         grid = {"grid_template_columns": "repeat(auto-fill, minmax(13em, 1fr))", "grid_gap": "10px", "width": "100%"}
-        cards = ipywidgets.GridBox(self.cards, layout=grid | {"max_width": "86em", "padding": "6px 0"})
-        super().__init__([heading("Gallery of loss curves", ABOUT), self.controls, cards, self.stage.widget])
+        cards = ipywidgets.GridBox(self.cards, layout=grid | {"max_width": "100em", "padding": "6px 0"})
+        super().__init__([heading("Gallery of loss curves", ABOUT), self.controls, cards, self.view.widget])
         self.add_class("labkit-panel")
         self.add_class("labkit-gallery")
         self.hide_names()
-        self.stage.picture.say(f"{len(self.cards)} cards. Choose one to see it large.")
-        self.stage.picture.image.layout.display = "none"  # there is nothing to see yet
-        self.stage.widget.layout.flex = "0 0 auto"  # below the cards, as high as it is
+        self.view.picture.say(f"{len(self.cards)} cards. Click one to see it in full.")
+        self.view.picture.widget.layout.display = "none"  # nothing is chosen yet
+        self.view.widget.layout.flex = "0 0 auto"  # below the cards, at its own height
         self.start()
+
+    @property
+    def plots(self) -> Plots:
+        return self.view.picture
 
     def make_controls(self, blind: bool) -> None:
         self.blind = ipywidgets.Checkbox(value=blind, description="blind: hide the names", indent=False, layout=LAYOUT)
-        self.blind.tooltip = "look at each curve first, say what it is, then reveal"
+        self.blind.tooltip = "look at each curve, guess the failure, then reveal it"
         self.blind.add_class("labkit-blind")
         self.blind.observe(lambda _: self.hide_names(), "value")
-        self.run_button = button("Run", "play", "train the curves that are still missing", self.start, "primary")
-        self.run_button.add_class("labkit-run")
-        self.stop_button = button("Stop", "stop", "give up the run that is going on", self.stop)
-        self.stop_button.add_class("labkit-stop")
-        self.reveal_button = button("Reveal", "eye", "say what the chosen curve is", self.reveal, "info")
+        self.run_button = run_button(self.start, "train the curves that are still missing")
+        self.stop_button = stop_button(self.stop)
+        self.reveal_button = button("Reveal", "eye", "show which failure the chosen curve is", self.reveal, "info")
         self.reveal_button.add_class("labkit-reveal")
         self.count = ipywidgets.HTML()
         self.count.add_class("labkit-count")
@@ -184,29 +172,29 @@ class Gallery(ipywidgets.VBox):
     # --- what a click does ---
 
     def respond(self, name: str) -> Answer:
-        """Choose this card, train what is missing, and show it; it waits until that is done."""
+        """Choose this card, train what is missing, and return the result once it is shown."""
         numbers = {card.exhibit.name: card.number for card in self.cards}
         if name not in numbers:
             raise RecipeError(f"this gallery has no card {name!r}. {near(name, numbers)}")
         self.mark(numbers[name])
-        self.stage.worker.stop()
+        self.view.worker.stop()
         return self.show_chosen(Ticket())
 
     def choose(self, number: int) -> None:
-        """Show this card large, then go on with the thumbnails."""
+        """Show this card in full, then continue with the thumbnails."""
         self.mark(number)
         self.start()
 
     def start(self) -> None:
-        self.stage.perform(self.work)
+        self.view.perform(self.work)
 
     def stop(self) -> None:
-        self.stage.worker.stop()
+        self.view.worker.stop()
 
     def work(self, ticket: Ticket) -> None:
         if self.chosen and self.show_chosen(ticket) is None:
-            self.stage.picture.say("Stopped.")
-        self.hang(ticket)
+            self.view.picture.say("Stopped.")
+        self.train_thumbnails(ticket)
 
     def mark(self, number: int) -> None:
         self.chosen = self.cards[number - 1]
@@ -214,18 +202,18 @@ class Gallery(ipywidgets.VBox):
             card.mark(card is self.chosen)
 
     def show_chosen(self, ticket: Ticket) -> Answer | None:
-        """The chosen card at once where it is remembered, then its twin beside it; None if it was given up."""
+        """The chosen card, at once if it is remembered, then its twin beside it; None if it was cancelled."""
         card, exhibit = self.chosen, self.chosen.exhibit
-        self.stage.picture.image.layout.display = None
-        self.stage.verdict.value = ""
-        run = self.stage.train(exhibit.recipe, {}, ticket)
+        self.view.picture.widget.layout.display = None
+        self.view.verdict.value = ""
+        run = self.view.train(exhibit.recipe, {}, ticket)
         if run is None:
             return None
         self.draw(card)
-        self.answered = Answer(exhibit, run, memory.remembered(exhibit.twin), diagnose(run))
+        self.answered = Answer(exhibit, run, run_store.memory.get(exhibit.twin), diagnose(run))
         self.tell(card)
         if self.answered.healthy is None:
-            healthy = memory.trained(exhibit.twin, lambda _: ticket.cancelled)
+            healthy = trained(exhibit.twin, ticket)
             if ticket.cancelled:
                 return None
             self.answered = dataclasses.replace(self.answered, healthy=healthy)
@@ -233,34 +221,39 @@ class Gallery(ipywidgets.VBox):
         return self.answered
 
     def tell(self, card: Card) -> None:
-        """The chosen card, as far as its name may be known."""
+        """Show the chosen card; its name and diagnosis only if it is revealed."""
         answer = self.answered
-        self.stage.show(answer.runs, answer.words if card.revealed else answer.curves)
-        self.stage.verdict.value = card_html(answer) if card.revealed else QUESTION
+        self.view.show(answer.runs, answer.words if card.revealed else answer.curves)
+        self.view.verdict.value = card_html(answer) if card.revealed else QUESTION
 
     # --- names ---
 
+    def ask(self) -> None:
+        """Hide the names and show a sick curve, to be guessed."""
+        self.blind.value = True
+        self.choose(min(2, len(self.cards)))
+
     def hide_names(self) -> None:
-        """Name every card, or none."""
+        """Hide or show the names of all cards, as the checkbox says."""
         for card in self.cards:
             card.name(not self.blind.value)
         self.reveal_button.layout.display = None if self.blind.value else "none"
         self.tell_again()
 
     def reveal(self) -> None:
-        """Name the chosen card, with its diagnosis."""
+        """Show the name and the diagnosis of the chosen card."""
         if self.chosen is None:
-            return self.stage.picture.say("Choose a card first.")
+            return self.view.picture.say("Choose a card first.")
         self.chosen.name(True)
         self.tell_again()
 
     def tell_again(self) -> None:
-        """The chosen card anew, unless it is still being trained and will be told then."""
+        """Update the chosen card; one that is still training is shown when it is finished."""
         if self.answered and self.answered.exhibit is self.chosen.exhibit:
             self.tell(self.chosen)
 
-    def giveaway(self, runs: dict[str, Run], ax):
-        """What gives the failure away; of a nameless card, a question mark."""
+    def telltale(self, runs: dict[str, Run], ax):
+        """The instrument that shows the failure best; a question mark while the name is hidden."""
         exhibit = self.chosen.exhibit
         if self.chosen.revealed:
             shows = exhibit.mode.shows if exhibit.mode else "update_ratio"
@@ -271,17 +264,17 @@ class Gallery(ipywidgets.VBox):
 
     # --- thumbnails ---
 
-    def hang(self, ticket: Ticket) -> None:
-        """Train every card that has no thumbnail yet, one by one; give up when nobody wants them any more."""
+    def train_thumbnails(self, ticket: Ticket) -> None:
+        """Train every card that has no thumbnail yet, one by one, until the ticket is cancelled."""
         for card in self.cards:
             if card.image.value == waiting() and not ticket.cancelled:
                 self.say_count(f"training {card.exhibit.title if card.revealed else f'curve {card.number}'}")
-                memory.trained(card.exhibit.recipe, lambda _: ticket.cancelled)
+                trained(card.exhibit.recipe, ticket)
                 self.draw(card)
         self.say_count("stopped" if ticket.cancelled else "all trained")
 
     def draw(self, card: Card) -> None:
-        run = memory.remembered(card.exhibit.recipe)
+        run = run_store.memory.get(card.exhibit.recipe)
         if run is not None:
             card.image.value = thumbnail(run)
 
@@ -291,19 +284,24 @@ class Gallery(ipywidgets.VBox):
         self.count.value = f"<span role='status' aria-live='polite'>{words}</span>"
 
     def close(self) -> None:
-        """Stop, and take the gallery out of the notebook."""
-        self.stage.end()
+        """Stop, and remove the gallery from the notebook."""
+        self.view.end()
         close(self)
 
 
 QUESTION = text_html(
-    "<b>What is this?</b> Look at the training loss, the validation loss and the gap. Is it "
-    "stuck, falling, noisy, or ended? Which of the two losses is wrong? Then press Reveal."
+    "<b>What is this?</b> Look at training loss, validation loss and gap. Is the run stuck, still improving, noisy, or "
+    "ended early? Which of the two losses is wrong? Then press Reveal."
 )
 
 
+def trained(recipe: Recipe, ticket: Ticket) -> Run:
+    """The run of a recipe, remembered or trained now, until the ticket is cancelled."""
+    return run_store.memory.run_of(recipe, each_step=lambda _: ticket.cancelled, progress=False)
+
+
 def card_html(answer: Answer) -> str:
-    """Diagnosis from the instruments, then what the catalogue knows: what was changed, why, first check and cure."""
+    """Diagnosis from the instruments, then from the catalogue: symptom, mechanism, first check, change and cure."""
     found, mode = verdict_html(answer.diagnoses), answer.exhibit.mode
     title = f"<h4 style='margin:0.4em 0 0'>{html.escape(answer.exhibit.title)}</h4>"
     if mode is None:
@@ -312,7 +310,7 @@ def card_html(answer: Answer) -> str:
         "Looks like": mode.symptom,
         "Because": mode.mechanism,
         "Check first": mode.first_check,
-        "Changed in the healthy twin": changes_in_words(mode.sick, mode.healthy),
+        "Changed from the healthy twin": changes_in_words(mode.sick, mode.healthy).replace("->", "→"),
         "Proven cure": next(iter(mode.cures)),
     }
     rest = "<br>".join(f"<b>{name}:</b> {html.escape(text)}" for name, text in lines.items())
@@ -320,12 +318,12 @@ def card_html(answer: Answer) -> str:
 
 
 def thumbnail(run: Run) -> bytes:
-    """Training and validation loss without an axis, all thumbnails on the same scale as far as they fit."""
+    """Training and validation loss without labels; all thumbnails have the same scale as far as they fit."""
     with DRAWING:
         ax = _small_axes()
         plots.losses({"sick": run}, ax)
         ax.set_title("")
-        for text in list(ax.texts):  # the cross at the first NaN stays; its words have no room
+        for text in list(ax.texts):  # the cross at the first NaN stays; its label has no room
             text.remove()
         low, high = ax.get_ylim()
         ax.set_ylim(min(low, USUAL[0]), max(high, USUAL[1]))
@@ -336,7 +334,7 @@ def thumbnail(run: Run) -> bytes:
 
 @functools.cache
 def waiting() -> bytes:
-    """The thumbnail of a run that is not there yet."""
+    """The thumbnail of a run that is not trained yet."""
     with DRAWING:
         ax = _small_axes()
         ax.set_axis_off()
@@ -345,7 +343,7 @@ def waiting() -> bytes:
 
 
 def _small_axes():
-    figure = Figure(figsize=THUMBNAIL, dpi=1.5 * DOTS)  # sharp on a card that is wider than drawn
+    figure = Figure(figsize=THUMBNAIL, dpi=1.5 * DOTS)  # sharp on a card that is wider than the figure
     FigureCanvasAgg(figure)
     return figure.add_axes((0.16, 0.06, 0.82, 0.9))
 

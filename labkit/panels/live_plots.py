@@ -1,8 +1,10 @@
-"""The picture of a panel: the drawings of labkit.plots side by side, whole, or growing while a run trains."""
+"""The picture of a panel: plots of labkit.drawing.plots in a grid, finished, or growing while a run trains."""
 
+import base64
 import functools
 import html
 import io
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 
@@ -13,18 +15,19 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from labkit.drawing import plots
-from labkit.failures.signs import typical
 from labkit.recording.run import NoTrace, Run
+from labkit.recording.summaries import total_norm, typical
 
-SIZE = (3.7, 2.45)  # inches of one pane: two of them fill the width of a notebook beside the knobs
+SIZE = (3.7, 2.45)  # inches of one pane: two of them fit beside the controls in a notebook
 DOTS = 100  # per inch: a pixel of the picture is a pixel of the screen
-ROOM = 20.0  # how far a line may leave its axis before the axis is drawn anew, on a log axis: once per 20-fold
-FAST = {"format": "PNG", "compress_level": 1}  # a picture is looked at once, so time counts and bytes do not
+NOTE = 46  # letters of a line that fit in a pane
+ROOM = 20.0  # factor by which a log axis is extended when a line leaves it, so that it is rarely redrawn
+FAST = {"format": "PNG", "compress_level": 1}  # a frame is shown once, so that time counts and size does not
 
-# Matplotlib's text and its caches are not made for threads: whoever draws in one waits for the others.
+# Matplotlib's text and its caches are not thread-safe: only one thread draws at a time.
 DRAWING = threading.Lock()
 
-Pane = Callable  # (runs, ax) -> ax, as all of labkit.plots
+Pane = Callable  # (runs, ax) -> ax, as the functions of labkit.drawing.plots
 
 
 def _by_layer(run: Run) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +35,7 @@ def _by_layer(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(1, len(sizes) + 1), sizes
 
 
-# What of a run that is still training is drawn over a pane: the points of one line.
+# The line that is drawn over a pane for a run that is still training: its points (x, y).
 LIVE: dict[Pane, Callable[[Run], tuple]] = {
     plots.loss: lambda run: (run["step"], run.smoothed()),
     plots.losses: lambda run: (run["step"], run.smoothed()),
@@ -40,44 +43,51 @@ LIVE: dict[Pane, Callable[[Run], tuple]] = {
     plots.gradient_bars: _by_layer,
     plots.update_ratio: lambda run: (run["step"], run["update_ratio"].max(axis=1, initial=0)),
     plots.gradient_ratio_line: lambda run: (run["step"], plots.gradient_ratio(run)),
-    plots.weight_norms: lambda run: (run["step"], np.sqrt((run["weight_norm"] ** 2).sum(axis=1))),
+    plots.weight_norms: lambda run: (run["step"], total_norm(run["weight_norm"])),
     plots.learning_rate: lambda run: (run["step"], run["lr"]),
     plots.gap: lambda run: (run["val_step"], run["val_loss"]),
     plots.gap_line: lambda run: (run["val_step"], run.gap),
     plots.validation_loss: lambda run: (run["val_step"], run["val_loss"]),
 }
-BY_LAYER: set[Pane] = {plots.gradient_bars}  # panes whose horizontal axis is not the steps
+BY_LAYER: set[Pane] = {plots.gradient_bars}  # panes whose x axis is the layers, not the steps
 
 
 def text_html(inside: str) -> str:
-    """Words in a panel, with the line distance of a text: widgets have that of a form."""
+    """Text in a panel, with the line height of prose: widgets have that of a form."""
     return f"<div style='line-height:1.45'>{inside}</div>"
 
 
-def framed(size: tuple[float, float], value: bytes = b"", **layout) -> ipywidgets.Image:
-    """An image of so many inches, which has its place before it has a picture.
+def status_html(words: str) -> str:
+    """A status line, which screen readers announce when it changes."""
+    return text_html(f"<span role='status' aria-live='polite'>{html.escape(words)}</span>")
 
-    JupyterLab does not lay out cells that are out of sight. An image without a size of its own that got its picture
-    there would stay without height when it is scrolled to.
+
+def framed(size: tuple[float, float], value: bytes = b"", **layout) -> ipywidgets.Image:
+    """An image of this size in inches, which keeps its place before it has a picture.
+
+    JupyterLab does not lay out cells that are out of sight. An image without a size that got its picture there would
+    still have no height when the user scrolls to it.
     """
     width, height = (str(round(DOTS * side)) for side in size)
-    layout = {"max_width": "100%", "height": "auto"} | layout  # as high as the width asks for
+    layout = {"max_width": "100%", "height": "auto"} | layout  # keeps the aspect ratio
     return ipywidgets.Image(value=value or _nothing(), format="png", width=width, height=height, layout=layout)
 
 
 @functools.cache
 def _nothing() -> bytes:
-    """One transparent point: an image without any content shows itself as broken."""
+    """One transparent pixel: a browser shows an image without content as broken."""
     stream = io.BytesIO()
     Image.new("LA", (1, 1)).save(stream, **FAST)
     return stream.getvalue()
 
 
-class Sheet:
+class PlotGrid:
     """A figure with one axis for each pane."""
 
+    thing: dict[str, Run] | None = None  # what was composed on it last
+
     def __init__(self, panes: Sequence[Pane], columns: int, size: tuple[float, float]):
-        self.panes = list(panes)
+        self.panes, self.columns, self.size = list(panes), columns, size
         rows = -(-len(panes) // columns)
         self.figure = Figure(figsize=(size[0] * columns, size[1] * rows), dpi=DOTS)
         FigureCanvasAgg(self.figure)
@@ -85,11 +95,14 @@ class Sheet:
         self.axes = list(grid[: len(panes)])
         for spare in grid[len(panes) :]:
             spare.set_axis_off()
-        width, height = self.figure.get_size_inches()  # margins in inches, laid out once: a frame has no time for it
+        width, height = (
+            self.figure.get_size_inches()
+        )  # margins in inches, set once: automatic layout is too slow for a frame
         self.figure.subplots_adjust(0.75 / width, 0.52 / height, 1 - 0.12 / width, 1 - 0.3 / height, 0.3, 0.62)
 
     def compose(self, thing) -> None:
-        """Draw these runs on every axis; where one lacks what a pane shows, say so there."""
+        """Draw these runs on every axis; if one lacks the trace of a pane, say so there."""
+        self.thing = thing
         for pane, ax in zip(self.panes, self.axes, strict=True):
             ax.clear()
             ax.set_axis_on()
@@ -108,21 +121,21 @@ class Sheet:
         return stream.getvalue()
 
 
-class LiveSheet(Sheet):
-    """What is known as a background that is drawn once, and the lines of a run that grows over it."""
+class LivePlotGrid(PlotGrid):
+    """Finished runs as a background that is drawn once, and over it the lines of a run that is training."""
 
     known: tuple | None = None  # what the background shows
-    widened = False  # an axis was changed for the last run
+    widened = False  # whether an axis was extended for the last run
 
     def begin(self, thing: dict[str, Run], steps: int) -> None:
-        """Make ready for a run of so many steps beside these."""
-        known = (steps, *((label, id(run)) for label, run in thing.items()))
+        """Draw these runs as the background of a new run with this number of steps."""
+        known = known_by(thing, steps)
         if known == self.known and not self.widened:
             return
         self.known, self.widened, self.lines = known, False, []
         self.compose(thing)
         for pane, ax in zip(self.panes, self.axes, strict=True):
-            if points := _live_points(pane):
+            if points := live_points(pane):
                 style = {"color": plots.OTHERS[1], "linewidth": 1.6, "marker": ".", "markersize": 3}
                 (line,) = ax.plot([], [], animated=True, **style)
                 self.lines.append((line, points))
@@ -152,67 +165,113 @@ class LiveSheet(Sheet):
         self.background = self.figure.canvas.copy_from_bbox(self.figure.bbox)
 
 
-class Picture:
-    """An image of several panes, and a status line that says what is seen in it.
+class Plots:
+    """Several panes, and a status line that describes them: what a panel shows.
 
-    `whole` draws runs that are finished. While one trains, `begin` draws what is known before, and `grow` adds the
-    new run's lines alone, which is some ten times faster.
+    `whole` shows finished runs. For a run that trains, `begin` prepares the background, and `grow` shows what is new.
+    `Picture` here is an image; `Chart` (chart.py) answers to the pointer.
     """
 
+    widget: ipywidgets.DOMWidget
+
     def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
-        self.finished, self.live = (kind(panes, columns, size) for kind in (Sheet, LiveSheet))
-        self.image = framed(self.finished.figure.get_size_inches())
-        self.image.add_class("labkit-picture")
+        self.columns, self.size = columns, size
+        self.finished = PlotGrid(panes, columns, size)
         self.status = ipywidgets.HTML()
         self.status.add_class("labkit-status")
         self.say("")
 
     def say(self, words: str) -> None:
-        """What the picture shows, for readers who hear and for programs that look on."""
-        self.status.value = text_html(f"<span role='status' aria-live='polite'>{html.escape(words)}</span>")
+        """Put this in the status line, which describes the plots."""
+        self.words = words
+        self.status.value = status_html(words)
 
-    def whole(self, thing: dict[str, Run]) -> None:
+    def whole(self, thing: dict[str, Run], panes: Sequence[Pane] | None = None) -> None:
+        """Show finished runs; on other panes than before, if they are given."""
         with DRAWING:
+            if panes is not None:
+                self.finished = PlotGrid(panes, min(self.columns, len(panes)), self.size)
             self.finished.compose(thing)
-            self.finished.figure.canvas.draw()
-            self.image.value = self.finished.png()
+            self.show_finished()
 
-    def begin(self, thing: dict[str, Run], steps: int, anew: bool = False) -> None:
-        """`anew` draws the background though the runs are the same: what a pane adds to them has changed."""
+    def png(self) -> bytes:
+        """The finished plots as an image: what is stored in a notebook."""
         with DRAWING:
-            self.live.widened |= anew
+            self.finished.figure.canvas.draw()
+            return self.finished.png()
+
+    def stored(self) -> dict[str, str]:
+        """What a notebook keeps for readers without widgets: the status line, and the plots if there are any yet."""
+        picture = {"image/png": base64.b64encode(self.png()).decode()} if self.finished.thing is not None else {}
+        return {"text/plain": self.words} | picture
+
+    def show_finished(self) -> None:
+        """Show what was composed on the finished panes."""
+        raise NotImplementedError(f"{type(self).__name__} does not show its finished panes")
+
+    def begin(self, thing: dict[str, Run], steps: int, redraw: bool = False) -> None:
+        """Prepare these runs as the background of a new one. `redraw`: even for the same runs, as marks have moved."""
+        raise NotImplementedError(f"{type(self).__name__} does not prepare a background")
+
+    def grow(self, run: Run) -> None:
+        """Show what the run that trains has recorded so far."""
+        raise NotImplementedError(f"{type(self).__name__} does not show a run that trains")
+
+
+class Picture(Plots):
+    """The panes as one image. While a run trains, only its lines are drawn again, which is ten times faster."""
+
+    def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
+        super().__init__(panes, columns, size)
+        self.live = LivePlotGrid(panes, columns, size)
+        self.widget = framed(self.finished.figure.get_size_inches())
+        self.widget.add_class("labkit-picture")
+
+    def show_finished(self) -> None:
+        self.finished.figure.canvas.draw()
+        self.widget.width, self.widget.height = map(str, self.finished.figure.canvas.get_width_height())
+        self.widget.value = self.finished.png()
+
+    def begin(self, thing: dict[str, Run], steps: int, redraw: bool = False) -> None:
+        with DRAWING:
+            self.live.widened |= redraw
             self.live.begin(thing, steps)
 
     def grow(self, run: Run) -> None:
         with DRAWING:
             self.live.grow(run)
-            self.image.value = self.live.png()
+            self.widget.value = self.live.png()
 
 
 def panes_for(shows: str) -> list[Pane]:
-    """Loss, validation, gradients per layer, and what gives a failure away."""
+    """Loss, validation, gradients per layer, and the instrument that shows the failure best."""
     third = plots.gradient_ratio_line if shows == "grad_norm" else plots.gradient_bars
     return [plots.losses, plots.validation, third, plots.instrument(shows)]
 
 
-def _live_points(pane: Pane) -> Callable[[Run], tuple] | None:
-    pane = getattr(pane, "__wrapped__", pane)  # a drawing that a panel adds something to
+def known_by(thing: dict[str, Run], steps: int) -> tuple:
+    """What a background is recognised by. It holds as long as the runs are kept: ids are given again."""
+    return (steps, *((label, id(run)) for label, run in thing.items()))
+
+
+def live_points(pane: Pane) -> Callable[[Run], tuple] | None:
+    """How to read the points of the live line of a pane; None where there is none."""
+    pane = getattr(pane, "__wrapped__", pane)  # a plot that a panel adds marks to
     if isinstance(pane, functools.partial):  # plots.compare of any trace
         name = pane.keywords["name"]
-        steps = "val_step" if name.startswith(plots.BY_EVALUATION) else "step"
-        return lambda run: (run[steps], plots.largest_column(run[name]))
+        return lambda run: (run.steps_of(name), plots.largest_column(run[name]))
     return LIVE.get(pane)
 
 
 def _make_room(ax) -> None:
-    """A run that goes its own way need not leave the axis at once."""
+    """Extend a log axis a little, so that a new run does not leave it at once."""
     if ax.get_yscale() == "log":
         low, high = ax.get_ylim()
         ax.set_ylim(low / 3, high * 3)
 
 
 def _widen(line) -> bool:
-    """Make room on the axis for a line that has left it; was that necessary?"""
+    """Extend the axis for a line that has left it; True if that was necessary."""
     ax, values = line.axes, np.asarray(line.get_ydata(), dtype=np.float64)
     log = ax.get_yscale() == "log"
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
@@ -229,4 +288,5 @@ def _widen(line) -> bool:
 def _say_missing(ax, words: str) -> None:
     ax.clear()
     ax.set_axis_off()
+    words = textwrap.fill(words, NOTE)
     ax.text(0.5, 0.5, words, ha="center", va="center", wrap=True, fontsize="small", transform=ax.transAxes)

@@ -1,4 +1,4 @@
-"""The part of a panel where runs are seen: progress, picture, status and verdict, and the thread they train in."""
+"""The right side of a panel: progress bar, plots, status line and verdict, and the thread in which runs train."""
 
 import html
 import threading
@@ -8,40 +8,50 @@ from collections.abc import Callable, Sequence
 import ipywidgets
 
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
-from labkit.training.rules import RecipeError
-from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
-from labkit.panels import run_memory as memory
+from labkit.errors import RecipeError
 from labkit.panels.accessibility import accessible
-from labkit.panels.live_plots import SIZE, Pane, Picture, text_html
+from labkit.panels.chart import plots_of
+from labkit.panels.live_plots import SIZE, Pane, text_html
 from labkit.panels.worker import Ticket, Worker
+from labkit.recording.run import Run
+from labkit.training import run_store
+from labkit.training.recipe import Recipe
+from labkit.training.run_store import RunStore
 
-FIRST_FRAME, NEXT_FRAME = 0.1, 0.3  # seconds of training before the first live picture, and between the next ones
-FIRST_WORD = 32  # steps before which the live verdict says nothing: every run looks stuck at first
+FIRST_FRAME, NEXT_FRAME = 0.05, 0.15  # seconds of training before the first frame, and at least between the next ones
+SHARE = 0.1  # of the time that frames may take from training: one costs 5 ms at step 100, and more in a long run
+FIRST_VERDICT = 32  # steps before the first live verdict: every run looks stuck at first
 
 
-class Stage:
-    """`perform` does a job in the thread; in it, `train` shows a run while it trains, and `show` what came of it."""
+class LiveView:
+    """`perform` does a job in the thread; the job calls `train`, which shows a run while it trains, and then `show`."""
 
-    def __init__(self, panes: Sequence[Pane], columns: int = 2, size: tuple[float, float] = SIZE):
+    def __init__(
+        self,
+        panes: Sequence[Pane],
+        columns: int = 2,
+        size: tuple[float, float] = SIZE,
+        store: RunStore = run_store.memory,
+    ):
+        self.store = store
         self.worker = Worker(self.refuse)
         # The thread and the buttons write to the same status: a frame that is being drawn when Stop is pressed must not
-        # have the last word.
+        # overwrite "Stopped".
         self.speaking = threading.Lock()
-        self.picture = Picture(panes, columns, size)
-        self.progress = ipywidgets.IntProgress(max=1, layout={"width": "100%", "height": "1.3em"})
+        self.picture = plots_of(panes, columns, size)
+        self.progress = ipywidgets.IntProgress(max=1, layout={"width": "100%"})
         self.progress.add_class("labkit-progress")
         self.verdict = ipywidgets.HTML()
         self.verdict.add_class("labkit-verdict")
-        shown = [self.progress, self.picture.image, self.picture.status, self.verdict, accessible()]
-        self.widget = ipywidgets.VBox(shown, layout={"flex": "1 1 30em", "min_width": "20em", "max_width": "58em"})
+        shown = [self.progress, self.picture.widget, self.picture.status, self.verdict, accessible()]
+        self.widget = ipywidgets.VBox(shown, layout={"flex": "1 1 30em", "min_width": "0", "max_width": "76em"})
 
     def perform(self, job: Callable[[Ticket], None]) -> Ticket:
-        """Do this in the thread. What is being done there is given up; an error is shown with its reason."""
+        """Do this job in the thread, and cancel the one before it; an error is shown in the panel."""
         return self.worker.start(job)
 
     def stop(self) -> None:
-        """Give up what is going on, within a step."""
+        """Cancel what is training, within a step."""
         with self.speaking:
             if self.worker.busy:
                 self.worker.stop()
@@ -49,20 +59,19 @@ class Stage:
                 self.picture.say(f"Stopped after {self.progress.value} of {self.progress.max} steps.")
 
     def train(self, recipe: Recipe, known: dict[str, Run], ticket: Ticket) -> Run | None:
-        """The run of this recipe, shown beside the known ones while it trains; None if it was given up."""
-        run = memory.remembered(recipe)
-        if run is None:
+        """The run of this recipe, shown beside the known ones while it trains; None if it was cancelled."""
+        if self.store.get(recipe) is None:
             with self.speaking:
                 if ticket.cancelled:
                     return None
                 self.progress.bar_style, self.progress.value, self.progress.max = "", 0, recipe.steps
                 self.picture.say(f"Training, {recipe.steps} steps.")
             self.picture.begin(known, recipe.steps)
-            run = memory.trained(recipe, Frames(self, recipe, ticket))
+        run = self.store.run_of(recipe, each_step=Frames(self, recipe, ticket), progress=False)
         return None if ticket.cancelled else run
 
     def show(self, thing: dict[str, Run], words: str, found: list[Diagnosis] | None = None) -> None:
-        """The finished picture, what it shows, and the verdict."""
+        """The finished plots, what they show in words, and the verdict."""
         self.picture.whole(thing)
         self.progress.value, self.progress.bar_style = self.progress.max, "success"
         self.picture.say(words)
@@ -70,7 +79,7 @@ class Stage:
             self.verdict.value = verdict_html(found)
 
     def refuse(self, error: Exception) -> None:
-        """Say what is wrong in the panel: a traceback in a thread would be seen by nobody."""
+        """Show an error in the panel: nobody would see the traceback of a thread."""
         kind = "" if isinstance(error, RecipeError) else f"{type(error).__name__}: "
         with self.speaking:
             self.progress.bar_style = "danger"
@@ -78,43 +87,61 @@ class Stage:
             self.verdict.value = ""
 
     def end(self) -> None:
-        """Give up what is going on, and wait until it has ended."""
+        """Cancel what is training, and wait until the thread has ended."""
         self.worker.stop()
         self.worker.wait()
 
 
 class Frames:
-    """What happens after every step of a run that is shown: stop if nobody wants it any more, draw if it is time."""
+    """Called after every step of a run that is shown: stop if it was cancelled, draw a frame if it is time."""
 
-    def __init__(self, stage: Stage, recipe: Recipe, ticket: Ticket):
-        self.stage, self.recipe, self.ticket = stage, recipe, ticket
+    def __init__(self, view: LiveView, recipe: Recipe, ticket: Ticket):
+        self.view, self.recipe, self.ticket = view, recipe, ticket
         self.next = time.perf_counter() + FIRST_FRAME
 
     def __call__(self, recorder) -> bool:
         if self.ticket.cancelled:
             return True
-        if time.perf_counter() >= self.next:
+        began = time.perf_counter()
+        if began >= self.next:
             self.draw(recorder)
-            self.next = time.perf_counter() + NEXT_FRAME
+            ended = time.perf_counter()
+            self.next = ended + max(NEXT_FRAME, (ended - began) / SHARE)
         return False
 
     def draw(self, recorder) -> None:
         facts = {"planned_steps": self.recipe.steps, "stopped": None, "error": None}
         facts |= {name: getattr(self.recipe, name) for name in ("samples", "batch_size", "clip", "clip_by")}
-        run = recorder.run(self.recipe.summary(), **facts)
-        self.stage.picture.grow(run)
-        verdict = verdict_html(diagnose(run), so_far=True) if len(run) >= FIRST_WORD else None
-        with self.stage.speaking:
+        run = recorder.as_run(self.recipe.summary(), **facts)
+        self.view.picture.grow(run)
+        verdict = verdict_html(diagnose(run), so_far=True) if len(run) >= FIRST_VERDICT else None
+        with self.view.speaking:
             if self.ticket.cancelled:
                 return
-            self.stage.progress.value = len(run)
-            self.stage.picture.say(f"Training: step {len(run)} of {self.recipe.steps}, loss {run['loss'][-1]:.3g}.")
+            self.view.progress.value = len(run)
+            self.view.picture.say(f"Training: step {len(run)} of {self.recipe.steps}, loss {run['loss'][-1]:.3g}.")
             if verdict:
-                self.stage.verdict.value = verdict
+                self.view.verdict.value = verdict
+
+
+YOURS = "your run"  # its label in plots and status lines
+
+
+def in_short(run: Run) -> str:
+    """'400 steps, loss 0.12, validation 94.5 %'."""
+    loss = [f"loss {run['loss'][-1]:.3g}"] if len(run) else []
+    ending = [run.facts["stopped"]] if run.facts["stopped"] else []
+    accuracy = [f"validation {run.accuracy:.1%}"] if run.accuracy is not None else []
+    return ", ".join([f"{len(run)} steps", *loss, *accuracy, *ending])
+
+
+def first_cause(found: list[Diagnosis]) -> str:
+    """The verdict in a status line: the title of the first diagnosis."""
+    return found[0].title if found else "no failure shows"
 
 
 def verdict_html(found: list[Diagnosis], so_far: bool = False) -> str:
-    """The first cause with its evidence and what to do; the others by name."""
+    """The first cause with its evidence and what to do; the others by title."""
     when = "So far: " if so_far else ""
     if not found:
         return text_html(f"<b>{when}no failure shows.</b>")
@@ -128,7 +155,7 @@ def verdict_html(found: list[Diagnosis], so_far: bool = False) -> str:
 
 
 def close(widget: ipywidgets.Widget) -> None:
-    """Take a widget and all that belongs to it out of the notebook."""
+    """Remove a widget from the notebook, with its children, layout and style."""
     parts = [getattr(widget, name, None) for name in ("layout", "style")]
     for part in (*getattr(widget, "children", ()), *parts):
         if isinstance(part, ipywidgets.Widget):

@@ -1,4 +1,4 @@
-"""The overfitting panel: shrink the data and watch the gap open; turn the regularisers and see how far they go."""
+"""The overfitting panel: shrink the training set and watch the gap open; add regularisers and see how far they help."""
 
 import html
 from dataclasses import dataclass
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 import ipywidgets
 import numpy as np
 
-from labkit.drawing import plots
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
+from labkit.drawing import plots
 from labkit.failures.mode import Knob
-from labkit.training.recipe import Recipe
-from labkit.course.poster.content import BANDS
-from labkit.recording.run import Run
-from labkit.panels.controls import WIDE
-from labkit.panels.knob_panel import YOURS, in_short
 from labkit.panels.base_panel import RecipePanel, table
+from labkit.panels.controls import WIDE
 from labkit.panels.live_plots import LIVE, text_html
-from labkit.panels.live_view import Stage, verdict_html
+from labkit.panels.live_view import YOURS, LiveView, first_cause, in_short, verdict_html
 from labkit.panels.worker import Ticket
+from labkit.recording.run import Run
+from labkit.recording.traces import BANDS
+from labkit.training.recipe import Recipe
 
 BASE = Recipe()
 FEW = BASE.but(samples=100)
@@ -36,12 +35,12 @@ KNOBS = (
     Knob("augment", ()),
     Knob("width", (8, 512), log=True),
 )
-NOTHING = 1e-3  # a training loss below this is nothing, and would flatten the picture
-UNTREATED = "nothing done"  # the same images without any of the regularisers
+LOWEST = 1e-3  # a training loss below this counts as zero, and would squeeze the rest of the plot
+UNTREATED = "untreated"  # the same images without any regulariser
 ABOUT = (
-    "A net that has few images learns them by heart: its loss on them falls to nothing, while the loss on images it "
-    "has never seen rises. The shaded area between the two is the gap. Shrink the data and it opens; then see how much "
-    "of it each remedy takes back."
+    "A net trained on few images memorises them: its training loss falls to zero while the validation loss rises. "
+    "The shaded area between the two is the gap. Shrink the training set and the gap opens; then see how much of it "
+    "each regulariser closes."
 )
 
 
@@ -51,9 +50,9 @@ class Reading:
 
     step: int
     gap: float
-    seen: float  # accuracy on images of the training set
-    unseen: float  # accuracy on validation images
-    loss: float  # validation loss
+    train_accuracy: float
+    val_accuracy: float
+    val_loss: float
 
 
 def turning_point(run: Run) -> int:
@@ -64,13 +63,13 @@ def turning_point(run: Run) -> int:
 
 def reading(run: Run, place: int) -> Reading:
     traces = ("val_step", "probe_accuracy", "val_accuracy", "val_loss")
-    step, seen, unseen, loss = (run[name][place] for name in traces)
-    return Reading(int(step), float(run.gap[place]), float(seen), float(unseen), float(loss))
+    step, train_accuracy, val_accuracy, val_loss = (run[name][place] for name in traces)
+    return Reading(int(step), float(run.gap[place]), float(train_accuracy), float(val_accuracy), float(val_loss))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a setting: the run, the one with all the data, and the one with the same data and nothing done."""
+    """The run of a setting, the run on all the data, and the untreated run on the same data."""
 
     run: Run
     healthy: Run
@@ -84,7 +83,7 @@ class Answer:
 
     @property
     def before(self) -> Reading:
-        """The same images with nothing done, to the end."""
+        """The untreated run on the same images, at the end."""
         return reading(self.untreated or self.run, -1)
 
     @property
@@ -98,7 +97,7 @@ class Answer:
 
     @property
     def judgement(self) -> str:
-        """Whether the gap is open, beside the usual one."""
+        """Whether the gap is open, with the usual range."""
         high = BANDS["gap"][1]
         if not np.isfinite(self.now.gap):
             return "The gap cannot be read: the losses are not finite"
@@ -107,29 +106,28 @@ class Answer:
 
     @property
     def treatment(self) -> str:
-        """What the remedies did to the gap and to the accuracy; empty where nothing was done."""
+        """The effect of the treatment on gap and accuracy; empty if there is none."""
         if self.untreated is None and not self.early:
             return ""
-        points = 100 * (self.now.unseen - self.before.unseen)
+        points = 100 * (self.now.val_accuracy - self.before.val_accuracy)
         change = f"from {self.before.gap:.2f} to {self.now.gap:.2f}"
-        missing = 100 * (reading(self.healthy, -1).unseen - self.now.unseen)
-        bring = f"what {self.plenty} bring"
-        rest = f"{missing:.1f} points are still missing to {bring}" if missing > 2 else f"that is as good as {bring}"
-        return f"What you did takes the gap {change} and the validation accuracy by {points:+.1f} points; {rest}."
+        missing = 100 * (reading(self.healthy, -1).val_accuracy - self.now.val_accuracy)
+        rest = f"{missing:.1f} points below training on" if missing > 2 else "as good as training on"
+        effect = f"Your treatment changes the gap {change} and the validation accuracy by {points:+.1f} points"
+        return f"{effect}: {rest} {self.plenty}."
 
     @property
     def words(self) -> str:
-        """What the picture shows, in a few short sentences."""
+        """What the plots show, in a few short sentences: the status line."""
         turn = reading(self.run, turning_point(self.run))
-        verdict = self.diagnoses[0].title if self.diagnoses else "no failure shows"
         return (
             f"Your run: {in_short(self.run)}. {self.judgement}. Its validation loss is lowest at step {turn.step}. "
-            f"Diagnosis: {verdict}."
+            f"Diagnosis: {first_cause(self.diagnoses)}."
         )
 
 
 def overfitting_panel() -> "OverfittingPanel":
-    """Samples and regularisers, the gap shaded, and what each remedy takes back."""
+    """Training-set size and regularisers, with the gap shaded."""
     return OverfittingPanel()
 
 
@@ -137,14 +135,14 @@ class OverfittingPanel(RecipePanel):
     """Without a browser: `respond(samples=100, early=True)`."""
 
     def __init__(self, presets: dict[str, Recipe] | None = None):
-        self.tried: dict[Recipe, Run] = {}  # every setting of this panel, for the picture of gaps over samples
+        self.tried: dict[Recipe, Run] = {}  # every run of this panel, for the plot of the gap over samples
         presets = presets or PRESETS
         self.base = next(iter(presets.values()))
-        stage = Stage([gap_with_turn, plots.validation, plots.gap_line, self.gaps_by_samples])
-        super().__init__("Overfitting: open the gap, close it", ABOUT, presets, KNOBS, stage)
+        view = LiveView([gap_with_turn, plots.validation, plots.gap_line, self.gaps_by_samples])
+        super().__init__("Overfitting: open the gap, close it", ABOUT, presets, KNOBS, view)
 
-    def make_controls(self, knobs) -> None:
-        super().make_controls(knobs)
+    def make_controls(self) -> None:
+        super().make_controls()
         self.early = ipywidgets.Checkbox(description="early stopping", style=WIDE, layout={"width": "auto"})
         self.early.tooltip = "read the run where its validation loss was lowest, as if training had stopped there"
         self.early.add_class("labkit-early")
@@ -156,38 +154,38 @@ class OverfittingPanel(RecipePanel):
 
     def respond(self, preset: str | None = None, early: bool | None = None, **changes) -> Answer:
         if early is not None:
-            self.moving = True
-            self.early.value = early
-            self.moving = False
+            with self.moves():
+                self.early.value = early
         return super().respond(preset, **changes)
 
     def answer(self, ticket: Ticket) -> Answer | None:
-        """Train all the data, the bare setting and the setting, unless remembered; None if it was given up."""
+        """Train and show all the data, the untreated recipe and the recipe that is set; None if it was cancelled."""
         recipe, early = self.recipe, self.early.value
-        healthy = self.stage.train(self.base.but(seed=recipe.seed), {}, ticket)
+        healthy = self.view.train(self.base.but(seed=recipe.seed), {}, ticket)
         bare = recipe.but(
             **{name: getattr(self.base, name) for name in ("dropout", "weight_decay", "augment", "width")}
         )
-        untreated = healthy and bare != recipe and self.stage.train(bare, {"healthy": healthy}, ticket)
-        run = None if ticket.cancelled else self.stage.train(recipe, {"healthy": healthy}, ticket)
+        untreated = healthy and bare != recipe and self.view.train(bare, {"healthy": healthy}, ticket)
+        run = None if ticket.cancelled else self.view.train(recipe, {"healthy": healthy}, ticket)
         if run is None:
             return None
         self.tried |= {recipe: run} | ({bare: untreated} if untreated else {})
         answer = Answer(run, healthy, untreated or None, early, diagnose(run))
-        self.stage.show(answer.runs, answer.words)
-        self.stage.verdict.value = verdict(answer)
+        self.view.show(answer.runs, answer.words)
+        self.view.verdict.value = verdict(answer)
         return answer
 
     def gaps_by_samples(self, _, ax):
-        """The gap of every setting tried in this panel over its number of images; the present one is ringed."""
+        """The gap of every run of this panel over its number of images; a ring marks the current one."""
         for recipe, run in self.tried.items():
             treated = recipe != self.base.but(samples=recipe.samples, seed=recipe.seed)
             style = {"marker": "^", "color": plots.OTHERS[2]} if treated else {"marker": "o", "color": plots.OTHERS[0]}
-            ax.plot([recipe.samples], [run.gap[-1]], linestyle="none", markersize=7, **style)
+            words = f"_{recipe.samples:,} images{', treated' if treated else ''}"
+            ax.plot([recipe.samples], [run.gap[-1]], linestyle="none", markersize=7, label=words, **style)
             if recipe == self.recipe:
                 ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": "black"}
                 ax.plot([recipe.samples], [run.gap[-1]], "o", **ring)
-        ax.axhspan(*BANDS["gap"], color=plots.BAND, alpha=0.15, linewidth=0, zorder=0)
+        plots.healthy_band(ax, "gap")
         ax.set_xscale("log")
         ax.set_xlim(30, 20_000)
         ax.margins(y=0.15)
@@ -199,7 +197,7 @@ class OverfittingPanel(RecipePanel):
 
 
 def gap_with_turn(runs: dict[str, Run], ax):
-    """`plots.gap`, and the step at which early stopping would have stopped; of the untreated run the line alone."""
+    """`plots.gap` with the step at which early stopping would stop; the untreated run as a line only."""
     bare = runs.get(UNTREATED)
     runs = {label: run for label, run in runs.items() if label != UNTREATED}
     plots.gap(runs, ax)
@@ -208,7 +206,7 @@ def gap_with_turn(runs: dict[str, Run], ax):
     if bare is not None:  # in the colour of the third line, as in the other panes
         ax.plot(bare["val_step"], bare["val_loss"], color=plots.OTHERS[2], linewidth=1.4, label=UNTREATED)
     low, high = ax.get_ylim()
-    ax.set_ylim(max(low, NOTHING), 4 * high)  # room for the words above
+    ax.set_ylim(max(low, LOWEST), 4 * high)  # room for the text above
     turn = reading(run := list(runs.values())[-1], turning_point(run))
     ax.axvline(turn.step, color="black", linewidth=0.9, linestyle=(0, (4, 3)))
     late = turn.step > run["val_step"][-1] / 2
@@ -223,11 +221,11 @@ LIVE[gap_with_turn] = LIVE[plots.gap]
 
 
 def verdict(answer: Answer) -> str:
-    """The gap with its evidence, what the remedies did, and the diagnosis."""
-    head = ("", "read at step", "training right", "validation right", "validation loss", "gap")
-    places = {"at the end": -1, "validation loss lowest": turning_point(answer.run)}
+    """The gap with its evidence, the effect of the treatment, and the diagnosis."""
+    head = ("", "step", "training accuracy", "validation accuracy", "validation loss", "gap")
+    places = {"at the end": -1, "lowest validation loss": turning_point(answer.run)}
     rows = [_row(words, reading(answer.run, place)) for words, place in places.items()]
-    rows += [_row("nothing done, at the end", answer.before)] if answer.untreated else []
+    rows += [_row("untreated, at the end", answer.before)] if answer.untreated else []
     rows += [_row(f"{answer.plenty}, at the end", reading(answer.healthy, -1))]
     words = f"<p><b>{html.escape(answer.judgement)}.</b> {html.escape(answer.treatment)}</p>"
     numbers = table(head, rows, chosen=int(answer.early))
@@ -235,4 +233,5 @@ def verdict(answer: Answer) -> str:
 
 
 def _row(words: str, one: Reading) -> tuple[str, ...]:
-    return words, str(one.step), f"{one.seen:.1%}", f"{one.unseen:.1%}", f"{one.loss:.2f}", f"{one.gap:.2f}"
+    accuracies = f"{one.train_accuracy:.1%}", f"{one.val_accuracy:.1%}"
+    return words, str(one.step), *accuracies, f"{one.val_loss:.2f}", f"{one.gap:.2f}"

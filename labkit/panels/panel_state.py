@@ -1,33 +1,33 @@
-"""What a panel is set to: a failure mode, a preset, a data set and what was turned; also as a short string."""
+"""The state of a panel: a failure mode, a preset, a data set and the changed knobs; also as a short string."""
 
 import dataclasses
 from dataclasses import dataclass, field
 
+from labkit.errors import RecipeError, near
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError, near
 from labkit.training.recipe import Recipe
 
-PLAIN = "recipe"  # stands for the mode where there is none
+PLAIN = "recipe"  # takes the place of the mode's name where there is no mode
 
 
 @dataclass(frozen=True)
-class Situation:
-    """One setting of a panel. `str(situation)` is short, and `Situation.read` understands it again.
+class PanelState:
+    """One setting of a panel. `str(setting)` is short, and `PanelState.read` reads it back.
 
-    Presets are `healthy`, `sick`, `cure`, further cures as `cure2` ..., and first aid that does not help as `aid` ...
+    Presets are `healthy`, `sick`, `cure`, further cures as `cure2` ..., and false cures as `aid`, `aid2` ...
     """
 
     mode: FailureMode | None = None
     preset: str = "sick"
     dataset: str = "mnist"
     changes: dict = field(default_factory=dict)
-    plain: Recipe = field(default_factory=Recipe)  # what is changed where there is no mode
+    plain: Recipe = field(default_factory=Recipe)  # the recipe to start from where there is no mode
 
     @classmethod
-    def read(cls, thing: "str | Recipe | FailureMode | Situation") -> "Situation":
-        """From a mode or its name, a recipe, or what `str` of another situation gave."""
-        if isinstance(thing, Situation):
+    def read(cls, thing: "str | Recipe | FailureMode | PanelState") -> "PanelState":
+        """From a mode or its name, a recipe, or the string of another setting."""
+        if isinstance(thing, PanelState):
             return thing
         if isinstance(thing, FailureMode):
             return cls(mode=thing)
@@ -46,7 +46,7 @@ class Situation:
         turned = {}
         for text in filter(None, (each.strip() for each in changes.split(","))):
             turned |= Recipe.parse(text)
-        made.base.but(**turned)  # says now what is wrong with it, if anything is
+        made.base.but(**turned)  # raises now if a change is refused
         return dataclasses.replace(made, changes=turned)
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Situation:
 
     @property
     def presets(self) -> dict[str, tuple[str, Recipe]]:
-        """Preset -> its words and its recipe."""
+        """Preset -> its label and its recipe."""
         if self.mode is None:
             return {PLAIN: ("as given", self.plain)}
         setting = self.mode.setting(self.dataset)
@@ -71,7 +71,7 @@ class Situation:
 
     @property
     def base(self) -> Recipe:
-        """The preset, before anything was turned."""
+        """The recipe of the preset, before any knob was turned."""
         if self.preset not in self.presets:
             raise RecipeError(f"there is no preset {self.preset!r} here. {near(self.preset, self.presets)}")
         return self.presets[self.preset][1]
@@ -86,14 +86,14 @@ class Situation:
         healthy = self.presets["healthy"][1] if self.mode else Recipe(data=self.plain.data)
         return healthy.but(seed=self.recipe.seed)
 
-    def but(self, **changes) -> "Situation":
-        """The same with other knobs turned, beyond those already turned; back on the preset's value is not turned."""
+    def but(self, **changes) -> "PanelState":
+        """The same with these changes as well; a knob back at the preset's value no longer counts as changed."""
         base = self.base.summary()
         turned = {name: value for name, value in (self.changes | changes).items() if base.get(name, self) != value}
         return dataclasses.replace(self, changes=turned)
 
     def code(self) -> str:
-        """Python that trains the same."""
+        """Python code for the same run."""
         return f"import labkit\n\n{self._recipe_code()}\nrun = labkit.train(recipe)\nlabkit.diagnose(run)"
 
     def _recipe_code(self) -> str:

@@ -6,19 +6,21 @@ import time
 
 import ipywidgets
 
-from labkit.course.ward import prescriptions as treatment
-from labkit.drawing import plots
-from labkit.course.ward.instruments import INSTRUMENTS, Finding, rows_html
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
-from labkit.training.recipe import Recipe
-from labkit.diagnosis.report import changes_in_words
-from labkit.diagnosis.study import Study
+from labkit.course.ward import prescriptions
 from labkit.course.ward.game import MOST, TRIES, Answer, Treated, Ward, ward
-from labkit.panels.knob_panel import button
-from labkit.panels.live_plots import DRAWING, Sheet, framed
+from labkit.course.ward.instruments import INSTRUMENTS, Finding, rows_html
+from labkit.diagnosis.study import Study
+from labkit.drawing import plots
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+from labkit.panels.accessibility import accessible
+from labkit.panels.base_panel import Stored
+from labkit.panels.chart import plots_of
+from labkit.panels.controls import button
+from labkit.panels.live_plots import Plots
 from labkit.panels.live_view import close
 from labkit.panels.worker import Ticket, Worker
+from labkit.training.recipe import Recipe, changes_in_words
 
 BETWEEN = 0.2  # seconds between two moves of the progress bar
 PANE = (4.3, 2.7)  # inches
@@ -38,7 +40,8 @@ STYLE = """<style>
 .labkit-ward .labkit-total {font-size: 1.3em; font-weight: 600}
 .labkit-ward button:focus-visible {outline: 3px solid #E69F00; outline-offset: 1px}
 .labkit-ward .labkit-status {border-left: 4px solid #E69F00; padding-left: .6em; margin-bottom: .4em}
-.labkit-ward .labkit-unseen {position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%)}
+.labkit-ward .labkit-visually-hidden {position: absolute;
+  width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%)}
 .labkit-ward .labkit-findings {margin-bottom: .6em}
 .labkit-ward .labkit-ward-sheet a {text-decoration: underline; color: var(--jp-content-link-color, #0055aa)}
 .labkit-ward .labkit-history ol {margin: .2em 0 0 0; padding-left: 1.3em}
@@ -46,22 +49,22 @@ STYLE = """<style>
 
 
 def ward_panel(admitted: "Ward | None" = None, *, seed: int = 0, patients: int = 6, student: str = "") -> "WardPanel":
-    """The panel of a ward: of one that is there, or of a new one with this seed."""
+    """The panel of an existing ward, or of a new one with this seed."""
     return WardPanel(admitted or ward(seed, patients, student))
 
 
-class WardPanel(ipywidgets.VBox):
-    """Patients above; what is done on the left, what is seen on the right.
+class WardPanel(Stored):
+    """Patients above; actions on the left, findings on the right.
 
-    Without a browser: `choose`, `order`, `name`, `prescribe` and `reveal` do what the buttons do, and wait.
+    Without a browser: `choose`, `order`, `name`, `prescribe` and `reveal` do what the buttons do, and return when done.
     """
 
     def __init__(self, admitted: Ward):
         self.ward, self.patient = admitted, admitted[1]
         self.worker = Worker(lambda error: self.say(f"{type(error).__name__}: {error}"))
-        self.latest = 0  # counts the wishes: the newest one has the word
-        self.make_seen()
-        self.make_done()
+        self.latest = 0  # counts the requests: only the newest one may write the status
+        self.make_findings()
+        self.make_actions()
         left = ipywidgets.VBox(self.left(), layout={"width": "25em", "flex": "0 0 auto"})
         said = ipywidgets.HBox([self.status, self.stop_button], layout={"align_items": "center"})
         seen = [said, self.progress, self.picture, self.findings, card(self.history)]
@@ -69,21 +72,27 @@ class WardPanel(ipywidgets.VBox):
         row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": "1.2em"}
         beds = ipywidgets.Box(self.beds, layout={"display": "flex", "flex_flow": "row wrap"})
         beds.add_class("labkit-ward-patients")
-        super().__init__([ipywidgets.HTML(STYLE), self.total, beds, ipywidgets.Box([left, right], layout=row)])
+        super().__init__(
+            [ipywidgets.HTML(STYLE), self.total, beds, ipywidgets.Box([left, right], layout=row), accessible()]
+        )
         self.add_class("labkit-panel")
         self.add_class("labkit-ward")
         self.show_all()
         self.pressed_choose(1)
 
-    # --- what is done, one by one; each waits until it is done ---
+    @property
+    def plots(self) -> Plots:
+        return self.shown
+
+    # --- the actions; each returns when it is done ---
 
     def choose(self, number: int, ticket: Ticket | None = None) -> Finding:
-        """Go to a patient. The loss is seen for nothing."""
+        """Go to a patient. The loss curve is free."""
         self.patient = self.ward[number]
         self.failure.value = self.code.value = ""
         for setting, value in self.settings:
             setting.value, value.value = "", ""
-        self.picture.layout.display, self.findings.value = "none", ""  # they were another patient's
+        self.picture.layout.display, self.findings.value = "none", ""  # they belong to another patient
         self.mark_shown(None)
         self.show_all()
         return self.order("loss", ticket)
@@ -118,11 +127,10 @@ class WardPanel(ipywidgets.VBox):
         self.show_all()
         return study
 
-    # --- the buttons: the same in the thread ---
+    # --- the buttons: the same actions, in the thread ---
 
     def perform(self, job) -> None:
-        """Do this in the thread. What the ward refuses is said in the panel."""
-
+        """Do this in the thread. If the ward refuses it, say why in the panel."""
         self.latest += 1
         mine = self.latest
 
@@ -130,7 +138,7 @@ class WardPanel(ipywidgets.VBox):
             try:
                 job(ticket)
             except (RecipeError, KeyError) as error:
-                if mine == self.latest:  # else another wish has taken its place, and has the word
+                if mine == self.latest:  # else a newer request writes the status
                     self.say(f"{str(error)[:1].upper()}{str(error)[1:].removesuffix('.')}.")
             finally:
                 if mine == self.latest:
@@ -149,15 +157,15 @@ class WardPanel(ipywidgets.VBox):
         self.perform(lambda _: self.name(self.chosen()))
 
     def pressed_treat(self) -> None:
-        self.perform(lambda ticket: self.prescribe(self.code.value.strip() or None, ticket, **self.wished()))
+        self.perform(lambda ticket: self.prescribe(self.code.value.strip() or None, ticket, **self.prescribed()))
 
     def chosen(self) -> str:
-        """The failure that was filled in."""
+        """The failure that was typed or chosen."""
         if not self.failure.value.strip():
             raise RecipeError("no failure was named: choose one from the list, or type a part of its name")
         return self.failure.value.strip()
 
-    def wished(self) -> dict:
+    def prescribed(self) -> dict:
         """The settings that were filled in."""
         found = {}
         for setting, value in self.settings:
@@ -169,39 +177,33 @@ class WardPanel(ipywidgets.VBox):
         self.worker.stop()
 
     def close(self) -> None:
-        """Stop, and take the panel out of the notebook."""
+        """Stop, and remove the panel from the notebook."""
         self.worker.stop()
         self.worker.wait(5)
         close(self)
 
-    # --- what is seen ---
+    # --- findings ---
 
-    def make_seen(self) -> None:
-        self.total, self.status, self.findings, self.history = (ipywidgets.HTML() for _ in range(4))
-        self.picture = framed(PANE)
+    def make_findings(self) -> None:
+        self.total, self.findings, self.history = (ipywidgets.HTML() for _ in range(3))
+        self.shown = plots_of([plots.losses], 2, PANE)
+        self.picture, self.status = self.shown.widget, self.shown.status
         self.progress = ipywidgets.IntProgress(layout={"width": "auto", "height": "0.7em"})
-        self.stop_button = button("Stop", "stop", "give up what is training; nothing is paid for it", self.stop)
+        self.stop_button = button("Stop", "stop", "stop training; a stopped instrument costs nothing", self.stop)
         self.status.layout.flex, self.stop_button.layout.flex = "1 1 auto", "0 0 auto"
         names = {"score": self.total, "findings": self.findings, "history": self.history, "progress": self.progress}
-        for name, widget in (names | {"status": self.status, "picture": self.picture}).items():
+        for name, widget in names.items():
             widget.add_class(f"labkit-{name}")
         self.stop_button.add_class("labkit-ward-stop")
 
-    def say(self, words: str, unseen: str = "") -> None:
-        """What has just happened, for readers who see, readers who hear, and programs that look on.
-
-        What stands in a table below is said to those who hear, and not shown twice to those who see.
-        """
-        heard = f"<span class='labkit-unseen'> {html.escape(unseen)}</span>" if unseen else ""
-        self.status.value = f"<span role='status' aria-live='polite'>{html.escape(words)}{heard}</span>"
+    def say(self, words: str, aloud: str = "") -> None:
+        """Put this in the status line; `aloud` is for screen readers only, as the table below shows it."""
+        self.shown.words = words
+        hidden = f"<span class='labkit-visually-hidden'> {html.escape(aloud)}</span>" if aloud else ""
+        self.status.value = f"<span role='status' aria-live='polite'>{html.escape(words)}{hidden}</span>"
 
     def draw(self, panes, thing) -> None:
-        with DRAWING:
-            sheet = Sheet(panes, min(2, len(panes)), PANE)
-            sheet.compose(thing)
-            sheet.figure.canvas.draw()
-            self.picture.width, self.picture.height = map(str, sheet.figure.canvas.get_width_height())
-            self.picture.value = sheet.png()
+        self.shown.whole(thing, panes)
         self.picture.layout.display = None
 
     def show_finding(self, finding: Finding) -> None:
@@ -220,7 +222,7 @@ class WardPanel(ipywidgets.VBox):
             (order.add_class if name == shown else order.remove_class)("labkit-shown")
 
     def show_all(self) -> None:
-        """Everything that follows from what was done: points, marks on the buttons, the log, the score sheet."""
+        """Update points, marks on the buttons, history and score sheet."""
         patient, record = self.patient, self.patient.record()
         score = f"{self.ward.score} of {self.ward.best} points"
         self.total.value = f"<div class='labkit-total'>Ward {self.ward.seed}: {score}</div>"
@@ -239,7 +241,7 @@ class WardPanel(ipywidgets.VBox):
 
     def history_html(self) -> str:
         lines = [("named", *each) for each in self.patient.answered] + [
-            ("gave", *each) for each in self.patient.followed
+            ("prescribed", *each) for each in self.patient.followed
         ]
         tries = "".join(
             f"<li>{done} <b>{html.escape(given)}</b>: {html.escape(words)}</li>" for done, given, words in lines
@@ -247,7 +249,7 @@ class WardPanel(ipywidgets.VBox):
         return f"<h4>So far: {html.escape(self.patient.grade)}</h4>" + (f"<ol>{tries}</ol>" if tries else "")
 
     def sheets_html(self) -> str:
-        """Two links that hold the score sheet itself: they work where the reader's disk is not the kernel's."""
+        """Two links that contain the score sheet: they work even if the kernel is on another machine."""
         links = []
         for kind, form in {"json": "application/json", "csv": "text/csv"}.items():
             data = base64.b64encode(self.ward.sheet(kind).encode()).decode()
@@ -255,23 +257,23 @@ class WardPanel(ipywidgets.VBox):
             links.append(f"<a download='{name}' href='data:{form};base64,{data}'>{name}</a>")
         return "Score sheet: " + " · ".join(links)
 
-    # --- what can be done ---
+    # --- controls ---
 
-    def make_done(self) -> None:
+    def make_actions(self) -> None:
         self.beds = [self.bed(patient.number) for patient in self.ward]
         self.orders = {name: self.order_button(name) for name in INSTRUMENTS}
         self.about = ipywidgets.HTML()
         self.failure = field("Combobox", "failure", "type to search", "labkit-ward-failure")
         self.failure.options = tuple(FAILURES)
-        self.name_button = button("Name it", "tag", "say what this patient has", self.pressed_name, "primary")
+        self.name_button = button("Name it", "tag", "name the failure of this patient", self.pressed_name, "primary")
         self.code = field("Combobox", "code", "type to search", "labkit-ward-code")
         self.code.options = tuple(self.ward.treatments)
-        self.settings = [self.setting(number) for number in range(1, treatment.MOST_CHANGES + 1)]
+        self.settings = [self.setting(number) for number in range(1, prescriptions.MOST_CHANGES + 1)]
         self.treat_button = button(
             "Treat", "medkit", "train again with this, beside the healthy twin", self.pressed_treat, "primary"
         )
         self.reveal_button = button(
-            "Open the file", "folder-open", "the truth; afterwards nothing counts", self.pressed_reveal
+            "Open the file", "folder-open", "show the failure; later actions do not count", self.pressed_reveal
         )
         self.student = field("Text", "student", "your name", "labkit-ward-student")
         self.student.value = self.ward.student
@@ -297,13 +299,13 @@ class WardPanel(ipywidgets.VBox):
         return made
 
     def setting(self, number: int) -> tuple[ipywidgets.Dropdown, ipywidgets.Text]:
-        """A setting and the value it shall have."""
+        """A menu of settings and a field for the value."""
         chosen = field("Dropdown", "set", "", f"labkit-ward-setting-{number}")
-        chosen.options = [("nothing", ""), *((name.replace("_", " "), name) for name in sorted(treatment.SETTINGS))]
+        chosen.options = [("nothing", ""), *((name.replace("_", " "), name) for name in sorted(prescriptions.SETTINGS))]
         value = field("Text", "to", "", f"labkit-ward-value-{number}")
         value.style.description_width = "1.6em"
         chosen.layout.flex, value.layout.flex = "5 1 0", "4 1 0"
-        chosen.observe(lambda _: setattr(value, "placeholder", treatment.expected(chosen.value)), "value")
+        chosen.observe(lambda _: setattr(value, "placeholder", prescriptions.allowed_values(chosen.value)), "value")
         return chosen, value
 
     def pressed_reveal(self) -> None:
@@ -314,7 +316,7 @@ class WardPanel(ipywidgets.VBox):
         self.sheets.value = self.sheets_html()
 
     def busy(self, busy: bool) -> None:
-        """While something trains, only Stop and the way to another patient are open."""
+        """While something trains, only Stop and the patients can be clicked."""
         doing = [*self.orders.values(), self.name_button, self.treat_button]
         for widget in doing:
             widget.disabled = busy
@@ -322,7 +324,7 @@ class WardPanel(ipywidgets.VBox):
         self.stop_button.disabled = not busy
         self.progress.value = 0
         for widget in (self.progress, self.stop_button):
-            widget.layout.visibility = "visible" if busy else "hidden"  # its place is kept: nothing jumps
+            widget.layout.visibility = "visible" if busy else "hidden"  # it keeps its place, so that nothing jumps
 
     def left(self) -> list:
         rows = [ipywidgets.HBox(pair) for pair in self.settings]
@@ -334,12 +336,12 @@ class WardPanel(ipywidgets.VBox):
             card(heading("1. Order instruments <small>price in points</small>"), orders),
             card(heading(f"2. Name the failure {tries}"), self.failure, self.name_button),
             card(heading(f"3. Prescribe {tries}"), self.code, *rows, self.treat_button),
-            card(heading("4. Open the file, take the sheet"), self.reveal_button, self.student, self.sheets),
+            card(heading("4. Open the file, save your score"), self.reveal_button, self.student, self.sheets),
         ]
 
 
 class Steps:
-    """After every step: stop if nobody wants it any more, and move the progress bar now and then."""
+    """Called after every step: stop if it was cancelled, and move the progress bar from time to time."""
 
     def __init__(self, panel: WardPanel, ticket: Ticket | None):
         self.panel, self.ticket, self.next = panel, ticket, 0.0
@@ -353,7 +355,7 @@ class Steps:
 
 
 def truth_rows(study: Study) -> list[tuple[str, str]]:
-    """What an open file says, from what was changed to what cures."""
+    """What the open file says, from the change that made the net sick to the proven cure."""
     mode, recipes = study.mode, study.recipes
     rows = [
         ("failure", f"{mode.title} ({mode.name})"),

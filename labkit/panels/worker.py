@@ -1,11 +1,11 @@
-"""A thread that does the newest job only: turning a knob through ten values leaves one run, not ten."""
+"""A thread that does only the newest job: dragging a slider through ten values leaves one run, not ten."""
 
 import threading
 from collections.abc import Callable
 
 
 class Ticket:
-    """What a job is given: whether somebody still wants it."""
+    """What a job receives: it tells whether the job was cancelled."""
 
     def __init__(self):
         self._cancelled = threading.Event()
@@ -19,21 +19,21 @@ class Ticket:
 
 
 class Worker:
-    """Does one job at a time, apart from the notebook's own thread, so that its buttons stay alive.
+    """Does one job at a time, outside the notebook's own thread, so that the buttons keep working.
 
-    A new job cancels the one that is being done and takes the place of the one that waits. The thread ends when
-    there is nothing left to do: an idle panel has none.
+    A new job cancels the running one and replaces the waiting one. The thread ends when nothing is left to do: an idle
+    panel has none.
     """
 
     def __init__(self, failed: Callable[[Exception], None]):
-        self._failed = failed  # told of an error that a job did not expect, so that it is seen
+        self._failed = failed  # called with an error that a job raised, to show it
         self._change = threading.Condition()
         self._waiting: tuple[Callable[[Ticket], None], Ticket] | None = None
         self._current: Ticket | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, job: Callable[[Ticket], None]) -> Ticket:
-        """Do this next; what is being done now is cancelled."""
+        """Do this job next; the running one is cancelled."""
         ticket = Ticket()
         with self._change:
             if self._current:
@@ -45,7 +45,7 @@ class Worker:
         return ticket
 
     def stop(self) -> None:
-        """Cancel what is being done, and forget what waits."""
+        """Cancel the running job, and drop the waiting one."""
         with self._change:
             self._waiting = None
             if self._current:
@@ -57,7 +57,7 @@ class Worker:
             return self._thread is not None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until nothing is left to do, or so long; True when nothing is."""
+        """Wait until nothing is left to do, at most this long; True if nothing is left."""
         with self._change:
             return self._change.wait_for(lambda: self._thread is None, seconds)
 
