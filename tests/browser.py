@@ -19,11 +19,10 @@ from pathlib import Path
 
 import nbformat
 import psutil
-from helpers import hear_ctrl_c
+from helpers import ROOT, hear_ctrl_c
 
 from labkit.cli.serve import LOOPBACK, free_port
 
-ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 120  # seconds until something is called missing: many times what it takes, for busy machines
 SANDBOX = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # what Chromium needs in a container
 
@@ -277,8 +276,9 @@ def run_all(page, server: Server, name: str, *, patience: float = PATIENCE) -> N
 # Controls without a name that a screen reader could say, in a panel: what axe-core calls button-name, label and
 # aria-input-field-name.
 NAMELESS = """
-panel => [...panel.querySelectorAll('button, input, select, textarea, img, [role=slider], [role=textbox]')]
+panel => [...panel.querySelectorAll('button, input, select, textarea, img, canvas, [role=slider], [role=textbox]')]
   .filter(control => {
+    if (control.tagName === 'CANVAS' && !control.checkVisibility()) return false;
     if (control.tagName === 'IMG') return control.naturalWidth > 0 && !control.alt;
     const labels = control.labels ? [...control.labels].map(label => label.textContent) : [];
     const own = control.tagName === 'BUTTON' ? control.textContent : '';
@@ -321,11 +321,26 @@ panel => [panel, ...panel.querySelectorAll('button, .widget-label')]
   .map(part => part === panel ? 'the panel itself' : part.textContent)
 """
 
-PICTURE = """
-async image => {
-  const bytes = await (await fetch(image.src)).arrayBuffer();
-  const hash = await crypto.subtle.digest('SHA-256', bytes);
-  return {bytes: bytes.byteLength, hash: [...new Uint8Array(hash)].join(), width: image.naturalWidth};
+# What the charts show: their pixels, the number of points, and the limits of the axes.
+CHARTS = """
+async charts => {
+  const canvases = [...charts.querySelectorAll('canvas')].filter(canvas => canvas.checkVisibility());
+  const pixels = new TextEncoder().encode(canvases.map(canvas => canvas.toDataURL()).join());
+  const hash = [...new Uint8Array(await crypto.subtle.digest('SHA-256', pixels))].join();
+  const points = canvases.map(canvas => Number(canvas.dataset.points));
+  const limits = canvases.map(canvas => (canvas.dataset.limits || '').split(' ').map(Number));
+  return {hash, points, limits, width: charts.clientWidth, density: canvases[0].width / canvases[0].clientWidth};
+}
+"""
+
+# The lightness of the y axis of a chart, from 0 to 1; NaN, which no comparison holds for, if there is none.
+AXIS = """
+canvas => {
+  const dense = canvas.width / canvas.clientWidth;
+  const shades = [...canvas.getContext('2d').getImageData(40 * dense, 60 * dense, 40 * dense, 1).data];
+  const opaque = shades.map((_, i) => i).filter(i => i % 4 === 3 && shades[i] > 100);
+  if (!opaque.length) return NaN;
+  return Math.max(...opaque.map(i => (shades[i - 1] + shades[i - 2] + shades[i - 3]) / 765));
 }
 """
 
@@ -353,10 +368,36 @@ class Panel:
         style = self.root.locator(".labkit-progress .progress-bar").get_attribute("style")
         return float(style.split("width:")[1].split("%")[0])
 
-    def picture(self) -> dict:
-        """Size and hash of the picture that is shown."""
-        image = self.root.locator("img.labkit-picture")
-        return wait_for(lambda: image.evaluate(PICTURE), "a picture")
+    def charts(self) -> dict:
+        """What the charts show now."""
+        shown = self.root.locator(".labkit-picture").first
+        shown.locator("canvas[data-points]").first.wait_for()
+        return shown.evaluate(CHARTS)
+
+    @property
+    def canvas(self):
+        """The first chart."""
+        return self.root.locator(".labkit-picture canvas").first
+
+    @property
+    def tip(self):
+        """What is said about the place under the pointer."""
+        return self.root.locator(".labkit-chart-tip:visible").first
+
+    def point(self, across: float, down: float = 0.5) -> None:
+        """Move the pointer to a place in the first chart, as fractions of its axes."""
+        self.canvas.scroll_into_view_if_needed()
+        box = self.canvas.bounding_box()
+        left, right, top, bottom = 58, 14, 8, 36  # the margins of chart.js
+        x = box["x"] + left + across * (box["width"] - left - right)
+        self.page.mouse.move(x, box["y"] + top + down * (box["height"] - top - bottom), steps=3)
+
+    def drag_over(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Drag from one place in the first chart to another."""
+        self.point(*start)
+        self.page.mouse.down()
+        self.point(*end)
+        self.page.mouse.up()
 
     def wait(self, *words: str, without: str = "\0") -> str:
         """Until the status has all these words; the status."""
@@ -383,6 +424,11 @@ class Panel:
 
     def readout(self, knob: str) -> str:
         return self.root.locator(f".labkit-knob-{knob} .widget-readout").inner_text()
+
+    def trained_value(self, knob: str) -> float | None:
+        """The value that the panel in the kernel has, as its state tells."""
+        found = re.search(rf"\b{knob}=([\d.e-]+)", self.root.locator(".labkit-state input").input_value())
+        return float(found[1]) if found else None
 
     def drag(self, knob: str, *fractions: float) -> None:
         """Drag the handle of a slider with the mouse over these places of its track, and let go at the last."""

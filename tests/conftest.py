@@ -13,6 +13,13 @@ torch.set_num_threads(1)
 from helpers import tiny, trained  # noqa: E402
 
 from labkit.recording.run import Run  # noqa: E402
+from labkit.training import run_store  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def empty_memory():
+    """No test finds the runs of another."""
+    run_store.memory.forget()
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,17 @@
 """Small recipes, remembered runs, and runs written by hand."""
 
 import functools
+import json
 import signal
+from pathlib import Path
 
 import numpy as np
 
-from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
+from labkit.recording.run import FORMAT, Run
 from labkit.training.loop import Training, train
+from labkit.training.recipe import Recipe
 
+ROOT = Path(__file__).resolve().parents[1]  # the clone
 LAYERS = ("layer1", "layer2", "layer3")
 ACTIVATIONS = ("inputs", "relu1", "relu2", "outputs")
 TINY = Recipe(samples=256, batch_size=32, width=16, steps=6, evaluate_every=1000, device="cpu")
@@ -61,6 +64,15 @@ def hand_made(steps: int = 40, facts: dict | None = None, **traces) -> Run:
         healthy[name] = value if value.ndim else np.full(healthy[name].shape, float(value))
     known = {"first_nonfinite": None, "matrices": list(LAYERS), "stopped": None, "planned_steps": steps, "error": None}
     return Run(healthy, layers=LAYERS, activations=ACTIVATIONS, facts=known | {"classes": 10} | (facts or {}))
+
+
+def write_unchecked(run: Run, path: Path) -> Path:
+    """Write a run as `Run.save` does, but whatever it holds."""
+    names = ("layers", "parameters", "activations", "heads", "recipe", "facts", "events")
+    head = json.dumps({"format": FORMAT} | {name: getattr(run, name) for name in names})
+    arrays = {f"trace/{name}": values for name, values in run.traces.items()}
+    np.savez_compressed(path, head=np.frombuffer(head.encode(), np.uint8), **arrays)
+    return path
 
 
 def hear_ctrl_c() -> None:

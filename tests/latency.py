@@ -1,8 +1,8 @@
 """How long the knobs take in a real browser: `python tests/latency.py [times]`. Nothing is asserted.
 
 The times are taken inside the page, by the browser's own clock: from the mouse's release of the learning-rate slider to
-the first new picture, and to the status that says what the finished one shows; and from the click on Stop to the
-status that says so. Each release sets a rate that was not tried before, so that nothing comes from the memory of runs.
+the first new points in the chart, and to the finished chart with the status that describes it; and from the click on
+Stop to the status that says so. Each release sets a rate that was not tried before: no run comes from memory.
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 import browser
 
 NOTEBOOK = "latency.ipynb"
+LAST_FRAME = 100  # milliseconds after the status in which the browser draws the chart that came with it
 PANEL = "import labkit\n\nlabkit.knobs(labkit.Recipe())"  # the standard perceptron of 400 steps
 
 # Notes when the picture and the status changed, and when the mouse was let go or a button pressed.
@@ -27,10 +28,12 @@ STOPWATCH = """
   new MutationObserver(changes => {
     for (const change of changes) {
       const at = change.target.nodeType === 1 ? change.target : change.target.parentElement;
-      if (change.attributeName === 'src') note('picture');
+      if (change.type === 'attributes') note('picture');
       else if (at && at.closest('.labkit-status')) note('status', panel.querySelector('.labkit-status').innerText);
     }
-  }).observe(panel, {subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ['src']});
+  }).observe(panel, {
+    subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ['src', 'data-points']
+  });
   for (const kind of ['mouseup', 'pointerup', 'click'])
     window.addEventListener(kind, () => note('hand'), {capture: true});
 }
@@ -73,7 +76,9 @@ def release(panel: browser.Panel, place: float) -> tuple[float, float]:
     """Drag the learning rate there: milliseconds to the first new picture, and to the finished one."""
     panel.page.evaluate("() => { window.noted = [] }")
     panel.drag("lr", place)
-    noted = browser.wait_for(lambda: ended(panel, "Diagnosis:"), "the end of a run", detail=lambda: panel.status)
+    browser.wait_for(lambda: ended(panel, "Diagnosis:"), "the end of a run", detail=lambda: panel.status)
+    panel.page.wait_for_timeout(LAST_FRAME)
+    noted = panel.page.evaluate("() => window.noted")
     hand = [note["at"] for note in noted if note["what"] == "hand"][-1]
     pictures = [note["at"] - hand for note in noted if note["what"] == "picture" and note["at"] > hand]
     return pictures[0], noted[-1]["at"] - hand
@@ -99,7 +104,7 @@ def ended(panel: browser.Panel, words: str) -> list[dict] | None:
     return None
 
 
-def in_words(found: dict[str, list[float]]) -> str:
+def times_as_text(found: dict[str, list[float]]) -> str:
     lines = [f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, JupyterLab, 400 steps"]
     for name, values in found.items():
         usual, least, most = statistics.median(values), min(values), max(values)
@@ -110,4 +115,4 @@ def in_words(found: dict[str, list[float]]) -> str:
 if __name__ == "__main__":
     if reason := browser.missing():
         sys.exit(f"latency: {reason}")
-    print(in_words(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10)))
+    print(times_as_text(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10)))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import sys
 
 import matplotlib
 import numpy as np
@@ -12,12 +11,11 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 
 from labkit.diagnosis.diagnose import diagnose
-from labkit.failures import FAILURES
-from labkit.course.poster.poster import HEADLINES
-from labkit.training.recipe import Recipe
-from labkit.recording.run import Run
-from labkit.drawing.page import INCH, Box, Sheet
 from labkit.diagnosis.study import Study
+from labkit.drawing.page import INCH, Box, Sheet
+from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.recording.run import Run
+from labkit.training.recipe import Recipe
 
 MODES = (*HEADLINES, "dead_relu")  # one more than a page of the poster holds
 STEPS = {"fp16_overflow": 20}  # each costs as much as five others on a CPU; the overflow is there in the first one
@@ -54,11 +52,6 @@ def with_traces(run: Run, **traces) -> Run:
     changed = {name: np.asarray(value, dtype=float) for name, value in traces.items()}
     filled = {name: value if value.ndim else np.full(run[name].shape, value) for name, value in changed.items()}
     return dataclasses.replace(run, traces=run.traces | filled)
-
-
-def module(name: str):
-    """`labkit.study` is the function; this is the module of that name, for monkeypatch."""
-    return sys.modules[f"labkit.{name}"]
 
 
 # --- where things are on a page -------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from helpers import tiny
 
-from labkit.failures import FAILURES
-from labkit.training.recipe import Recipe
-from labkit.course.ward.game import _FILES, Ward, ward
 from labkit.course.ward.cases import Case
+from labkit.course.ward.game import _FILES, Ward, ward
+from labkit.failures.catalogue import FAILURES
+from labkit.training.recipe import Recipe
 
 SMALL = ("samples", "batch_size", "steps", "evaluate_every", "device")
 

@@ -1,16 +1,22 @@
-"""README and CONTRIBUTING: their Python runs, and their commands exist."""
+"""The documents: their Python runs, their commands exist, and their links lead somewhere."""
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
-from labkit.__main__ import parser
-from labkit.failures import FAILURES
+from labkit.cli.main import parser
+from labkit.failures.catalogue import FAILURES
 
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "labkit/diagnosis/README.md",
+    "labkit/course/README.md",
+    "labkit/panels/README.md",
+)
+GENERATED = ("notebooks/README.md", "labkit/failures/README.md", "labkit/cli/README.md")
 
 
 def fences() -> list:
@@ -46,7 +52,27 @@ def test_there_are_fences_and_commands():
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_fence_is_python_so_that_none_goes_unrun(name):
     opened = re.findall(r"^```(.*)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[::2]
-    assert set(opened) == {"python"}
+    assert set(opened) <= {"python"}
+
+
+@pytest.mark.parametrize("name", (*DOCUMENTS, *GENERATED, "datasets/README.md", "CHANGELOG.md"))
+def test_links_lead_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    assert [link for link in links if "://" not in link and not ((ROOT / name).parent / link).exists()] == []
+
+
+def test_rooms_in_the_map_exist():
+    rooms = re.findall(r"^\| `(\w+)/` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    inside = {path.parent.name for path in (ROOT / "labkit").glob("*/__init__.py")}
+    assert set(rooms) == inside - {"adapters"}  # which stands beside panels in the map
+
+
+def test_files_that_the_documents_name_exist():
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        named = re.findall(r"`((?:labkit|tests|solutions|notebooks)/[\w/.]+\.(?:py|md|json|png))`", text)
+        assert [path for path in named if "NN" not in path and not (ROOT / path).exists()] == [], name
 
 
 def test_modes_in_the_commands_of_the_documents_exist():

@@ -1,6 +1,7 @@
 """pyproject.toml, constraints.txt, environment.yml, Makefile and .ci/run agree, and install what they say."""
 
 import importlib.metadata
+import itertools
 import os
 import re
 import shutil
@@ -8,19 +9,28 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
+from helpers import ROOT
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE = [Requirement(line) for line in PROJECT["dependencies"]]
-EXTRAS = {extra: [Requirement(line) for line in lines] for extra, lines in PROJECT["optional-dependencies"].items()}
-EVERYTHING = BASE + [requirement for extra in EXTRAS.values() for requirement in extra]
+
+
+def wanted_by(extra):
+    """The requirements of an extra; where it names labkit itself, those of the extras that it includes."""
+    found = [Requirement(line) for line in PROJECT["optional-dependencies"][extra]]
+    own = [need for need in found if need.name != PROJECT["name"]]
+    included = {each for need in found if need.name == PROJECT["name"] for each in need.extras}
+    return own + [need for each in sorted(included) for need in wanted_by(each)]
+
+
+EXTRAS = {extra: wanted_by(extra) for extra in PROJECT["optional-dependencies"]}
+EVERYTHING = list({str(need): need for need in [*BASE, *itertools.chain(*EXTRAS.values())]}.values())
 
 # conda-forge's name where it is not PyPI's.
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
@@ -51,7 +61,7 @@ def test_no_package_is_constrained_twice():
 def test_a_dependency_has_a_range_and_its_pin_lies_within(requirement):
     assert requirement.specifier, f"{requirement.name} has no range in pyproject.toml"
     pin = PINS.get(canonicalize_name(requirement.name))
-    assert pin, f"{requirement.name} has no pin: renew constraints.txt as its first lines say"
+    assert pin, f"{requirement.name} has no pin: regenerate constraints.txt as its first lines say"
     assert pin in requirement.specifier
 
 
@@ -163,11 +173,11 @@ def test_every_install_line_uses_the_constraints(name):
 
 
 def test_no_instruction_asks_for_a_strangers_package():
-    people_read = [*ROOT.glob("*.*"), ROOT / "Makefile", ROOT / ".ci/run"]
-    for folder, pattern in [("labkit", "*.py"), ("notebooks", "*.ipynb"), ("solutions", "*.ipynb")]:
+    kinds = {".md", ".toml", ".txt", ".yml", ".yaml", ".cff"}
+    people_read = [ROOT / "Makefile", ROOT / ".ci/run", *(path for path in ROOT.glob("*.*") if path.suffix in kinds)]
+    for folder, pattern in [("labkit", "*.py"), ("notebooks", "*.ipynb"), ("solutions", "*.ipynb"), (".github", "*.*")]:
         people_read += (ROOT / folder).rglob(pattern)
-    kinds = {"", ".md", ".toml", ".txt", ".yml", ".py", ".ipynb"}
-    texts = {path: path.read_text() for path in people_read if path.suffix in kinds and path.is_file()}
+    texts = {path: path.read_text() for path in people_read}
     assert ROOT / "pyproject.toml" in texts
     assert [str(path) for path, text in texts.items() if asks_for_a_strangers_package(text)] == []
 
@@ -211,7 +221,7 @@ def test_an_editable_install_copies_no_data(small_project):
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 TEST_EXTRAS = re.search(r"^TEST_EXTRAS \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
 # Target -> what it installs.
-TARGETS = dict.fromkeys(["poster", "lab", "doctor", "bench"], " . ")
+TARGETS = dict.fromkeys(["poster", "bench", "contract"], " . ") | dict.fromkeys(["lab", "doctor"], "'.[lab]'")
 TARGETS |= dict.fromkeys(["lessons", "test", "lint", "format"], f"'.[{TEST_EXTRAS}]'") | {"play": "'.[dashboard]'"}
 
 
@@ -277,7 +287,7 @@ def test_a_fresh_clone_is_installed_once(workshop, target):
 @needs_make
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_is_installed_again_when_nothing_changed(workshop, target):
-    put_stamps(workshop, ".installed", ".installed-dashboard", f".installed-{TEST_EXTRAS}")
+    put_stamps(workshop, ".installed", ".installed-lab", ".installed-dashboard", f".installed-{TEST_EXTRAS}")
     assert installs(workshop, target) == []
 
 
@@ -286,6 +296,22 @@ def test_the_base_install_is_not_enough_for_the_tests(workshop):
     put_stamps(workshop, ".installed")
     assert installs(workshop, "poster") == []
     assert len(installs(workshop, "test")) == 1
+
+
+@needs_make
+def test_the_base_install_is_not_enough_for_jupyterlab(workshop):
+    put_stamps(workshop, ".installed")
+    assert len(installs(workshop, "lab")) == 1
+
+
+@pytest.mark.parametrize("extra", ["dev", "instructor", "dashboard"])
+def test_what_needs_jupyter_brings_the_extra_lab(extra):
+    assert set(map(str, EXTRAS["lab"])) <= set(map(str, EXTRAS[extra]))
+
+
+def test_the_base_install_brings_no_jupyter():
+    brought = {need.name for need in BASE}
+    assert not brought & {need.name for need in EXTRAS["lab"]}
 
 
 @needs_make
@@ -315,9 +341,9 @@ def test_a_failed_install_is_tried_again(workshop, target):
 
 
 @needs_make
-def test_installing_for_the_tests_also_serves_the_poster(workshop):
+def test_installing_for_the_tests_also_serves_the_poster_and_the_lab(workshop):
     put_environment(workshop, pip_exit_code=0)
-    for target in ["test", "poster"]:
+    for target in ["test", "poster", "lab"]:
         run = make(workshop, target)
         assert run.returncode == 0, run.stderr
     asked = (workshop / "asked").read_text().splitlines()
@@ -325,6 +351,7 @@ def test_installing_for_the_tests_also_serves_the_poster(workshop):
         ["-m", "pip", "install"],
         ["-m", "pytest", "-n"],
         ["-m", "labkit", "poster"],
+        ["-m", "labkit", "lab"],
     ]
 
 
@@ -381,6 +408,7 @@ def test_ci_installs_lints_tests_and_holds_the_contract(tmp_path):
         ["apt-get", "install"],
         ["make", "lint"],
         ["make", "test"],
+        ["make", "test"],
         ["make", "contract"],
     ]
     assert {"python3-venv", "chromium", "fonts-dejavu-core"} <= set(asked[1].split())
@@ -394,8 +422,23 @@ def test_ci_tests_with_every_extra(tmp_path):
 
 @needs_bash
 def test_ci_leaves_the_system_alone_when_not_root(tmp_path):
-    steps = ["make lint", "make test", "make contract FIRST=1 SEEDS=1"]
-    assert continuous_integration(tmp_path, user=1000) == (0, steps)
+    code, steps = continuous_integration(tmp_path, user=1000)
+    assert code == 0
+    assert (steps[0], steps[-1]) == ("make lint", "make contract FIRST=1 SEEDS=1")
+    assert {line.split()[0] for line in steps} == {"make"}
+
+
+@needs_bash
+def test_ci_measures_coverage_and_leaves_out_no_test(tmp_path):
+    _, steps = continuous_integration(tmp_path, user=1000)
+    measured, rest = (line for line in steps if line.startswith("make test"))
+    assert "COVERAGE=--cov" in measured and "COVERAGE" not in rest
+    everything = re.search(r"^TESTS \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    folder, *ignoring = measured.partition("TESTS=")[2].split()
+    ignored = {option.removeprefix("--ignore=") for option in ignoring}
+    others = set(rest.partition("TESTS=")[2].split())
+    assert {folder} | (others - ignored) == set(everything)
+    assert ignored <= others and all((ROOT / path).is_file() for path in ignored)
 
 
 @needs_bash

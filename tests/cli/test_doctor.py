@@ -15,16 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import ROOT
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from labkit.cli import doctor
-from labkit.training import data
-from labkit.training import torchvision_shim as vision
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
+from labkit.training import data, torchvision_shim
 
-ROOT = Path(__file__).resolve().parent.parent
-INSTALL = "pip install -c constraints.txt -e ."
+INSTALL = "pip install -e . -c constraints.txt"
 
 # `import NAME` fails as on a machine without it, whatever is installed here.
 HIDE = """
@@ -111,7 +110,7 @@ def test_without_torch_the_doctor_still_speaks_and_says_how_to_install():
 
 
 def test_importing_the_doctor_imports_no_package():
-    code = "import sys, labkit.doctor; print([n for n in ('torch', 'numpy', 'rich') if n in sys.modules])"
+    code = "import sys, labkit.cli.doctor; print([n for n in ('torch', 'numpy', 'rich') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -235,27 +234,27 @@ def test_torch_outside_of_the_range_is_a_warning(monkeypatch, version, state):
 
 def test_the_shim_is_reported_where_it_is_used(healthy):
     [check] = [check for check in json.loads(healthy.stdout) if check["name"] == "torchvision"]
-    assert (check["state"] == "warning") == ("shim" in check["found"]) == vision.uses_shim()
+    assert (check["state"] == "warning") == ("shim" in check["found"]) == torchvision_shim.uses_shim()
 
 
 def test_the_advice_about_the_shim_says_what_it_leaves_out(monkeypatch):
-    monkeypatch.setattr(vision, "uses_shim", lambda: True)
+    monkeypatch.setattr(torchvision_shim, "uses_shim", lambda: True)
     check = doctor.check_torchvision()
     assert check.state == "warning" and "shim" in check.found
     assert "nothing for the course" in check.advice and "same index" in check.advice
 
 
 def test_a_torchvision_that_works_is_ok(monkeypatch):
-    monkeypatch.setattr(vision, "uses_shim", lambda: False)
+    monkeypatch.setattr(torchvision_shim, "uses_shim", lambda: False)
     check = doctor.check_torchvision()
-    assert (check.state, check.found) == ("ok", vision.torchvision().__version__)
+    assert (check.state, check.found) == ("ok", torchvision_shim.torchvision().__version__)
 
 
 def test_a_torchvision_that_does_not_even_import_with_the_shim_is_a_problem(monkeypatch):
     def broken():
         raise ImportError("libjpeg.so: cannot open")
 
-    monkeypatch.setattr(vision, "torchvision", broken)
+    monkeypatch.setattr(torchvision_shim, "torchvision", broken)
     check = examined(monkeypatch, doctor.check_torchvision)
     assert check.state == "problem" and "libjpeg.so" in check.found and INSTALL in check.advice
 
@@ -276,29 +275,46 @@ def versions(monkeypatch):
 
 
 def test_all_packages_there(versions):
-    jupyter, others = doctor.check_packages(jupyter=True), doctor.check_packages(jupyter=False)
+    jupyter, others = doctor.check_jupyter(), doctor.check_packages()
     assert (jupyter.state, others.state) == ("ok", "ok")
     found = [check.found.split(", ") for check in (jupyter, others)]
     in_jupyter, in_others = ({part.split()[0] for part in parts} for parts in found)
-    assert in_jupyter == {"jupyterlab", "notebook", "ipykernel", "ipywidgets"}
+    assert in_jupyter == set(doctor.requirements("lab")) >= {"jupyterlab", "notebook", "ipykernel", "ipywidgets"}
     assert in_others >= {"matplotlib", "tqdm", "rich"}
-    assert in_jupyter | in_others | {"torch", "torchvision"} == set(doctor.requirements())
+    assert in_others | {"torch", "torchvision"} == set(doctor.requirements())
 
 
-@pytest.mark.parametrize(("name", "jupyter"), [("ipywidgets", True), ("jupyterlab", True), ("tqdm", False)])
-def test_a_missing_package_is_a_problem_that_names_it(versions, name, jupyter):
+@pytest.mark.parametrize("name", ["tqdm", "joblib"])
+def test_a_missing_package_is_a_problem_that_names_it(versions, name):
     versions[name] = ""
-    check = doctor.check_packages(jupyter)
+    check = doctor.check_packages()
     assert (check.state, check.found) == ("problem", f"not installed: {name}")
     assert check.advice.endswith(INSTALL)
-    assert doctor.check_packages(not jupyter).state == "ok"
+    assert doctor.check_jupyter().state == "ok"
+
+
+@pytest.mark.parametrize("name", ["ipywidgets", "jupyterlab"])
+def test_a_missing_jupyter_is_a_warning_that_names_it_and_the_extra(versions, name):
+    versions[name] = ""
+    check = doctor.check_jupyter()
+    assert (check.state, check.found) == ("warning", f"not installed: {name}; only lessons and panels need it")
+    assert check.advice.endswith('pip install -e ".[lab]" -c constraints.txt')
+    assert doctor.check_packages().state == "ok"
 
 
 def test_a_package_outside_of_its_range_is_a_warning(versions):
     versions["ipywidgets"] = "7.8.5"
-    check = doctor.check_packages(jupyter=True)
-    assert check.state == "warning" and INSTALL in check.advice
+    check = doctor.check_jupyter()
+    assert check.state == "warning" and check.advice.endswith('pip install -e ".[lab]" -c constraints.txt')
     assert "ipywidgets 7.8.5 (not >=8.1,<9)" in check.found
+    versions["tqdm"] = "4.65"
+    check = doctor.check_packages()
+    assert check.state == "warning" and "tqdm 4.65 (not >=4.66)" in check.found and INSTALL in check.advice
+
+
+def test_an_extra_includes_what_the_extras_that_it_names_require():
+    assert doctor.requirements("lab").items() <= doctor.requirements("dev").items()
+    assert doctor.DISTRIBUTION not in doctor.requirements("dev")
 
 
 def test_missing_extras_are_told_with_their_line_and_are_no_fault(versions):
@@ -306,13 +322,18 @@ def test_missing_extras_are_told_with_their_line_and_are_no_fault(versions):
     versions["nbgrader"] = versions["wandb"] = ""
     check = doctor.check_extras()
     assert check.state == "ok" and check.found.endswith("not needed: instructor, tracking")
-    assert check.advice.endswith('pip install -c constraints.txt -e ".[instructor]"')
+    assert check.advice.endswith('pip install -e ".[instructor]" -c constraints.txt')
+
+
+def test_the_lab_has_its_own_line_and_is_not_called_needless(versions):
+    versions["ipywidgets"] = ""
+    assert " lab" not in doctor.check_extras().found
 
 
 def test_a_wheel_requires_what_pyproject_requires(monkeypatch, tmp_path):
     wanted = {extra: doctor.requirements(extra) for extra in doctor.project()}
     lines = [("Requires-Dist", str(Requirement(line))) for line in doctor.project()[""]]
-    for extra in doctor.extras():
+    for extra in filter(None, doctor.project()):
         lines.append(("Provides-Extra", extra))
         needed = map(Requirement, doctor.project()[extra])
         lines += [("Requires-Dist", f"{requirement}; extra == '{extra}'") for requirement in needed]
@@ -328,6 +349,7 @@ def test_a_wheel_requires_what_pyproject_requires(monkeypatch, tmp_path):
     ]
     assert as_sets[0] == as_sets[1]
     assert "in a clone of labkit: pip install" in doctor.install()
+    assert doctor.install("lab") == 'pip install "failure-mode-labkit[lab]"'
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -370,7 +392,7 @@ def test_memory_is_what_linux_and_the_container_leave(tmp_path, monkeypatch, kil
 def test_memory_without_linux(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "MEMINFO", tmp_path / "none")
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_000_000}.get, raising=False)
-    assert doctor.check_memory() == doctor.ok("16.4 GB in all")
+    assert doctor.check_memory() == doctor.ok("16.4 GB in total")
     monkeypatch.delattr(os, "sysconf")
     assert doctor.check_memory() == doctor.ok("not known on this system")
 
@@ -442,7 +464,7 @@ def test_a_damaged_download_is_a_warning_that_names_the_file(tmp_path, monkeypat
 def test_a_whole_download_is_ok(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     monkeypatch.setattr(data, "verify", lambda name: None)
-    assert doctor.check_full_cifar10() == doctor.ok(f"downloaded to {tmp_path}, checksums right")
+    assert doctor.check_full_cifar10() == doctor.ok(f"downloaded to {tmp_path}, checksums match")
 
 
 # --- the speed ------------------------------------------------------------------------------------
@@ -457,7 +479,7 @@ def trained(monkeypatch):
             return self.steps
 
     run = FakeRun(steps=400, accuracy=0.94, facts={"seconds": 2.0, "stopped": None})
-    monkeypatch.setattr(importlib.import_module("labkit.train"), "train", lambda recipe, **options: run)
+    monkeypatch.setattr(importlib.import_module("labkit.training.loop"), "train", lambda recipe, **options: run)
     monkeypatch.setattr(doctor, "WORK", {"the first lesson": lambda: 24_000, "the second": lambda: 6_000})
     return run
 
@@ -491,5 +513,5 @@ def test_ctrl_c_ends_the_doctor(trained, monkeypatch):
 def test_the_catalogue_is_counted_as_the_studies_train_it(monkeypatch):
     counted = doctor.catalogue_steps()
     mode = FAILURES["vanishing_gradients"]  # its cure is its healthy twin: two runs, not three
-    monkeypatch.setattr(importlib.import_module("labkit.failures"), "FAILURES", {"one": mode, "two": mode})
+    monkeypatch.setattr(importlib.import_module("labkit.failures.catalogue"), "FAILURES", {"one": mode, "two": mode})
     assert doctor.catalogue_steps() == 4 * mode.healthy.steps < counted

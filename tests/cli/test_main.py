@@ -7,20 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import trained
-from played import module, played, short
+from helpers import ROOT, tiny, trained
+from played import played, short
 
-import labkit.__main__ as command_line
+import labkit.cli.main as command_line
 from labkit import __version__
-from labkit.cli import bench
-from labkit.cli import doctor
+from labkit.cli import bench, doctor
 from labkit.course.poster import poster
-from labkit.diagnosis import look_alikes as atlas
-from labkit.diagnosis import report
-from labkit.training import data
-from labkit.failures import FAILURES
+from labkit.diagnosis import look_alikes, report
+from labkit.failures.catalogue import FAILURES
+from labkit.training import data, run_store
 
-ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
@@ -49,7 +46,7 @@ def quick(monkeypatch) -> list:
         asked.append(recipe)
         return trained(short(recipe))
 
-    monkeypatch.setattr(module("study"), "train", train)
+    monkeypatch.setattr(run_store, "train", train)
     return asked
 
 
@@ -216,16 +213,28 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def test_data_lists_what_is_there(labkit, monkeypatch):
+def test_data_lists_what_is_there(labkit, monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     monkeypatch.setattr(data, "available", lambda: RECORDS)
     code, out, _ = labkit("data")
     lines = out.splitlines()
     assert code == 0
     assert lines[0].split() == ["mnist", "ok", "2.5", "MB", "digits"]
     assert lines[1].strip() == "/somewhere"
-    assert lines[-1].strip() == "fetch it"
+    assert lines[4].strip() == "fetch it"
     code, out, _ = labkit("data", "--json")
-    assert code == 0 and [each["name"] for each in strict(out)] == ["mnist", "cifar10_full"]
+    assert code == 0 and [each["name"] for each in strict(out)] == ["mnist", "cifar10_full", "runs"]
+
+
+def test_data_shows_the_kept_runs_and_empties_them(labkit, monkeypatch, tmp_path):
+    monkeypatch.setattr(data, "available", lambda: [])
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+    run_store.on_disk().put(tiny(), trained(tiny()))
+    [shown, where, advice] = labkit("data")[1].splitlines()
+    assert "1 trained run, at most 500 MB" in shown and where.strip() == str(tmp_path)
+    assert advice.strip() == "Delete them with `labkit data --empty-runs`."
+    assert labkit("data", "--empty-runs") == (0, f"deleted 1 trained run (0.0 MB) from {tmp_path}\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_data_download_needs_a_name_and_passes_it_on(labkit, monkeypatch):
@@ -252,7 +261,7 @@ def test_the_doctors_verdict_is_the_exit_code(code, labkit, monkeypatch):
 def test_bench_prints_ratios(labkit, monkeypatch):
     found = {"help": 0.04}
     monkeypatch.setattr(bench, "measure", lambda: found)
-    monkeypatch.setattr(bench, "in_words", lambda values: f"in words: {values}")
+    monkeypatch.setattr(bench, "ratios_as_text", lambda values: f"in words: {values}")
     assert labkit("bench") == (0, "in words: {'help': 0.04}\n", "")
     code, out, _ = labkit("bench", "--json")
     assert code == 0 and strict(out) == {"help": 0.04}
@@ -330,7 +339,7 @@ def test_atlas(labkit, monkeypatch):
     studies = run_studies([])
     assert labkit("atlas", "--seed", "2", "--dataset", "cifar10", "--jobs", "2") == (
         0,
-        atlas.in_words(studies) + "\n",
+        look_alikes.tables_as_text(studies) + "\n",
         "",
     )
     there = [name for name, mode in FAILURES.items() if mode.on("cifar10")]
@@ -339,7 +348,7 @@ def test_atlas(labkit, monkeypatch):
     tables = strict(out)
     assert code == 0
     assert [(row["one"], row["other"]) for row in tables["look_alikes"]] == [("dead_relu", "learning_rate_too_low")]
-    assert [row["loss"] for row in tables["lead_times"]] == [row.loss for row in atlas.lead_times(studies)]
+    assert [row["loss"] for row in tables["lead_times"]] == [row.loss for row in look_alikes.lead_times(studies)]
 
 
 # --- when things go wrong -------------------------------------------------------------------------
@@ -362,7 +371,7 @@ def test_ctrl_c_while_a_net_is_trained_ends_the_whole_study(labkit, monkeypatch)
 
     run = played("learning_rate_too_low").healthy
     broken_off = dataclasses.replace(run, facts=run.facts | {"stopped": "interrupted"})
-    monkeypatch.setattr(module("study"), "train", lambda *_, **__: broken_off)
+    monkeypatch.setattr(run_store, "train", lambda *_, **__: broken_off)
     assert labkit("run", "learning_rate_too_low") == (130, "", "interrupted\n")
 
 
@@ -395,3 +404,18 @@ def test_a_closed_pipe_is_no_error():
     answer = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environment)
     os.close(writer)
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "split"),
+    [
+        ([], "held-out"),
+        (["--split", "development"], "development"),
+        (["--part", "setting"], "development"),
+        (["--part", "judging"], "held-out"),
+        (["--part", "judged"], "retired"),
+    ],
+    ids=" ".join,
+)
+def test_a_split_may_be_asked_for_by_its_name_of_version_0_1(words, split):
+    assert command_line.parser().parse_args(["clinic", *words]).split == split

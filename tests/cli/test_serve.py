@@ -1,18 +1,22 @@
 """`labkit lab` and `labkit play`: what they start, where they listen, what they refuse, and that they end."""
 
+import asyncio
 import re
 import socket
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import ClassVar
 
 import browser
 import nbformat
 import pytest
 
-from labkit import __main__ as command_line
-from labkit.cli import serve
-from labkit.training.rules import RecipeError
+from labkit.cli import doctor, serve
+from labkit.cli import main as command_line
+from labkit.errors import RecipeError
 
 needs_voila = pytest.mark.skipif("voila" in browser.missing("voila"), reason="not installed: voila")
 
@@ -61,7 +65,17 @@ def test_play_without_voila_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "voila", None)
     monkeypatch.setitem(sys.modules, "voila.app", None)
     assert command_line.main(["play"]) == 2
-    assert "Install the dashboard extra: pip install -e '.[dashboard]'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("labkit: labkit play needs voila") and err.count("\n") == 1
+    assert "Install the extra 'dashboard': in " in err and 'pip install -e ".[dashboard]" -c constraints.txt' in err
+
+
+def test_lab_without_jupyterlab_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", None)
+    monkeypatch.setenv("PYTHONPATH", "")  # put back afterwards
+    assert command_line.main(["lab"]) == 2
+    err = capsys.readouterr().err
+    assert 'pip install -e ".[lab]" -c constraints.txt' in err and err.count("\n") == 1
 
 
 def test_a_port_in_use_is_said_and_another_one_is_found():
@@ -116,6 +130,142 @@ def test_play_wants_its_token_and_ctrl_c_leaves_nothing(tmp_path):
         assert browser.leftovers(tmp_path / "private") == []
         assert list((tmp_path / "private/tmpdir").glob("labkit-play-*")) == []
         assert "Traceback" not in server.printed()[before:]
+
+
+def status_of(url: str, **headers: str) -> tuple[int, str, str]:
+    """Status, final address and text of a plain request, without a browser."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            return answer.status, answer.url, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.url, refused.read().decode(errors="replace")
+
+
+def kernels(folder) -> int:
+    return len([each for each in browser.leftovers(folder / "private") if "ipykernel" in " ".join(each.cmdline())])
+
+
+@needs_voila
+@pytest.mark.slow
+def test_play_gives_neither_page_nor_kernel_without_its_own_token(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with browser.labkit_server("play", one) as first, browser.labkit_server("play", other) as second:
+        links = [re.search(r"http://\S+", server.printed())[0] for server in (first, second)]
+        foreign = links[1].split("token=")[1]
+        for token in ("", "?token=", "?token=wrong", f"?token={foreign}"):
+            status, address, text = status_of(f"{first.url}/{token}")
+            assert (status in (401, 403) or "/login" in address) and "labkit-panel" not in text and "kernel" not in text
+        for headers in ({}, {"Authorization": f"token {foreign}"}):
+            assert status_of(f"{first.url}/api/kernels/{'0' * 8}-0000-0000-0000-{'0' * 12}", **headers)[0] == 403
+        assert kernels(one) == kernels(other) == 0
+        assert status_of(links[0])[0] == 200 and kernels(one) == 1 and kernels(other) == 0
+
+
+@pytest.mark.slow
+def test_lab_gives_nothing_without_its_own_token(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    with browser.labkit_server("lab", tmp_path, str(tmp_path / "notebooks")) as server:
+        for headers in ({}, {"Authorization": "token wrong"}):
+            for path in ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals"):
+                assert status_of(server.url + path, **headers)[0] == 403
+            assert "/login" in status_of(f"{server.url}/lab", **headers)[1]
+        assert status_of(f"{server.url}/api/kernels", Authorization=f"token {server.token}")[::2] == (200, "[]")
+        assert listening(server.process) == {serve.LOOPBACK}
+
+
+@needs_voila
+@pytest.mark.slow
+def test_the_visitor_for_whom_there_is_no_room_is_told_so(tmp_path):
+    with browser.labkit_server("play", tmp_path, "--visitors", "1") as server:
+        link = re.search(r"http://\S+", server.printed())[0]
+        assert "Visitors at a time: 1." in server.printed()
+        with ThreadPoolExecutor(3) as visitors:  # at the same moment, while no process is listed yet
+            assert sorted(status for status, *_ in visitors.map(status_of, 3 * [link])) == [200, 503, 503]
+        status, _, text = status_of(link)
+        assert status == 503 and "No free place" in text and "--visitors" in text and kernels(tmp_path) == 1
+        assert "/login" in status_of(server.url)[1]  # who has no token learns nothing about it
+
+
+class SlowPage:
+    """Voila's handler in short: the process is listed only when it has started, and then the page is sent."""
+
+    running: ClassVar[list[str]] = []
+    current_user = "somebody"
+
+    def __init__(self, error: Exception | None = None):
+        self.status, self.error, self.started, self.sent = 200, error, asyncio.Event(), asyncio.Event()
+        self.kernel_manager = SimpleNamespace(list_kernel_ids=lambda: self.running)
+
+    async def get(self, path=None):
+        await self.started.wait()
+        if self.error:
+            raise self.error
+        self.running.append("kernel")
+        self.flush()
+        await self.sent.wait()
+
+    def flush(self, include_footers=False):
+        pass
+
+    def set_status(self, status):
+        self.status = status
+
+    def set_header(self, *_):
+        pass
+
+    async def finish(self, words):
+        self.words = words
+
+
+def test_visitors_who_come_at_the_same_moment_are_counted(monkeypatch):
+    monkeypatch.setattr(SlowPage, "running", [])
+    page = serve.with_a_limit(SlowPage, 2)
+
+    async def come(*visitors):
+        tasks = [asyncio.ensure_future(each.get()) for each in visitors]
+        await asyncio.sleep(0)
+        return tasks
+
+    async def burst() -> list[int]:
+        one, fails, late, again, full = page(), page(RuntimeError("no kernel")), page(), page(), page()
+        tasks = await come(one, fails, late)
+        fails.started.set()
+        with pytest.raises(RuntimeError):
+            await tasks[1]
+        one.started.set()  # listed now, and no longer counted as entering, though its page is still being sent
+        await asyncio.sleep(0.01)
+        tasks += await come(again, full)
+        for each in (one, late, again, full):
+            each.started.set()
+            each.sent.set()
+        await asyncio.gather(tasks[0], *tasks[2:])
+        return [each.status for each in (one, fails, late, again, full)]
+
+    assert asyncio.run(burst()) == [200, 200, 503, 200, 503]
+    assert len(SlowPage.running) == 2
+
+
+def test_visitors_are_limited_by_the_memory(monkeypatch, tmp_path):
+    container = tmp_path / "memory.max"
+    monkeypatch.setattr(doctor, "CONTAINER_LIMIT", container)
+    monkeypatch.setattr(serve.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 * 10**9 // 4096}.get)
+    assert serve.visitors_at_most(None) == 13  # half of 16 GB, 600 MB each
+    container.write_text("6000000000\n")
+    assert serve.visitors_at_most(None) == 5
+    container.write_text("max\n")
+    assert serve.visitors_at_most(None) == 13
+    assert serve.visitors_at_most(3) == 3
+    with pytest.raises(RecipeError, match="visitors: expected a number of at least 1, got 0"):
+        serve.visitors_at_most(0)
+
+
+@pytest.mark.parametrize(("ip", "warned"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", False), ("::1", False)])
+def test_an_address_beyond_this_machine_warns_in_plain_words(launched, capsys, ip, warned):
+    serve.lab(str(browser.ROOT), ip=ip)
+    said = capsys.readouterr().err
+    assert ("can run code on this" in said and ip in said) == warned
 
 
 def listening(process) -> set[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.training.data import embedded_folder
-from labkit.failures import FAILURES
 from labkit.cli.standalone.gather import script
+from labkit.failures.catalogue import FAILURES
+from labkit.training.data import embedded_folder
 
 ALONE = {"learning_rate_too_high", "fp16_overflow", "dead_relu"}  # in a fresh Python, which takes its time
 

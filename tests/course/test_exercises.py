@@ -1,17 +1,21 @@
 """Exercises: kind feedback whatever a student writes, cases that cannot be altered, and judges that can say no."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
-from helpers import tiny
+from helpers import ROOT, tiny, trained
 
 import labkit
-from labkit.course import grading as exercise
+from labkit.course import grading
+from labkit.course.checks import EXERCISES
 from labkit.course.grading import Exercise, NotYet, Student, build, cure, expect_close, explain
-from labkit.course.exercises import EXERCISES
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
 from labkit.diagnosis.study import Verdict
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+from labkit.training import run_store
 
 
 def judge_total(mine: Student) -> str:
@@ -113,7 +117,7 @@ def test_what_a_students_object_raises_later_is_feedback_too():
 
 
 def test_an_answer_the_judge_cannot_read_is_not_called_the_students_exception():
-    odd = Exercise(id="99.2", title="Odd", kind="build", judge=exercise.Words.upper, hints=("Hm.",))
+    odd = Exercise(id="99.2", title="Odd", kind="build", judge=grading.Words.upper, hints=("Hm.",))
     assert "could not be read" in str(odd.check(3))
 
 
@@ -150,7 +154,7 @@ def test_what_is_shared_between_arguments_stays_shared_in_their_copies():
 
 def test_on_hands_over_the_thing_itself():
     numbers = [1]
-    Student(lambda numbers: numbers.append(2) or 1, "f(numbers)").on(numbers)
+    Student(lambda numbers: numbers.append(2) or 1, "f(numbers)").in_place(numbers)
     assert numbers == [1, 2]
 
 
@@ -187,10 +191,28 @@ def test_other_things_are_not_and_it_says_how(seen, expected, words):
 
 
 def test_long_values_are_shown_short():
-    assert exercise.short(torch.zeros(100, 3)) == "a tensor of shape (100, 3)"
-    assert exercise.short(np.zeros((9, 3))) == "an array of shape (9, 3)"
-    assert exercise.short(torch.nn.Linear(2, 2)) == "a net (Linear)"
-    assert len(exercise.short(list(range(1000)))) <= exercise.SHORT
+    assert grading.short(torch.zeros(100, 3)) == "a tensor of shape (100, 3)"
+    assert grading.short(np.zeros((9, 3))) == "an array of shape (9, 3)"
+    assert grading.short(torch.nn.Linear(2, 2)) == "a net (Linear)"
+    assert len(grading.short(list(range(1000)))) <= grading.SHORT
+
+
+def test_checking_one_function_imports_its_lesson_alone():
+    code = """
+import sys, labkit
+print(labkit.check("06.2", None).state)
+print(*sorted(name for name in sys.modules if name.startswith("labkit.course.exercises.")))
+print(*(name for name in sys.modules if name.startswith(("labkit.course.poster", "labkit.cli"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["not attempted", "labkit.course.exercises.lesson_06", ""]
+
+
+def test_all_exercises_are_listed_lesson_by_lesson():
+    ids = list(EXERCISES)
+    assert ids == sorted(ids) and len(EXERCISES) == len(ids) > 30 and "06.2" in EXERCISES
+    assert "06.99" not in EXERCISES and "six" not in EXERCISES and EXERCISES.of("99") == []
+    assert [each.id for each in EXERCISES.of("06")] == [id for id in ids if id.startswith("06.")]
 
 
 # --- cures and explanations ---
@@ -205,13 +227,11 @@ def verdicts(monkeypatch):
 
     def is_cured(mode, recipe, **_):
         asked.append((mode, recipe.seed))
-        good = recipe.width > 200 or (recipe.seed != exercise.HIDDEN_SEED and recipe.width > 100)
+        good = recipe.width > 200 or (recipe.seed != grading.HIDDEN_SEED and recipe.width > 100)
         return Verdict(good, "not yet: too narrow", None)
 
-    monkeypatch.setattr(exercise, "is_cured", is_cured)
-    exercise.retrained.cache_clear()
-    yield asked
-    exercise.retrained.cache_clear()
+    monkeypatch.setattr(grading, "is_cured", is_cured)
+    return asked
 
 
 PATIENT = cure("99.3", "Cure", "dead_relu", keep=("lr", "model"), **ALWAYS)
@@ -220,18 +240,20 @@ SICK = FAILURES["dead_relu"].sick
 
 def test_a_cure_is_judged_by_training_with_the_seeds_of_the_exercise(verdicts):
     assert PATIENT.check(SICK.but(width=256, seed=5))
-    assert verdicts == [("dead_relu", 0), ("dead_relu", exercise.HIDDEN_SEED)]
+    assert verdicts == [("dead_relu", 0), ("dead_relu", grading.HIDDEN_SEED)]
 
 
-def test_the_same_cure_is_not_trained_twice(verdicts):
-    for _ in range(2):
-        assert PATIENT.check(SICK.but(width=256))
-    assert len(verdicts) == 2
+def test_the_same_cure_is_not_trained_twice(monkeypatch):
+    asked = []
+    monkeypatch.setattr(run_store, "train", lambda recipe, **_: asked.append(recipe) or trained(tiny()))
+    first, again = (str(PATIENT.check(SICK.but(width=256))) for _ in range(2))
+    assert first == again and "Trained again with width 128 -> 256" in first
+    assert asked == [SICK.but(width=256), FAILURES["dead_relu"].healthy]  # and the healthy twin; six steps cure nothing
 
 
 def test_a_cure_that_fails_with_the_hidden_seed_says_so(verdicts):
     found = PATIENT.check(SICK.but(width=150))
-    assert not found and f"seed {exercise.HIDDEN_SEED}" in str(found) and "width 128 -> 150" in str(found)
+    assert not found and f"seed {grading.HIDDEN_SEED}" in str(found) and "width 128 -> 150" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +290,7 @@ WHICH = explain(
 
 def test_explanations_are_judged_one_by_one():
     words = str(WHICH.check({"A": "up", "B": "up"}))
-    assert "Right: A." in words and "B: B falls." in words and "A climbs" not in words
+    assert "Correct: A." in words and "B: B falls." in words and "A climbs" not in words
     found = WHICH.check({"A": "up", "B": " down "})
     assert found and "They cross." in str(found)
 
@@ -276,7 +298,7 @@ def test_explanations_are_judged_one_by_one():
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ({"A": "up"}, "B: still open"),
+        ({"A": "up"}, "B: not answered yet"),
         ({"A": "upp", "B": ...}, "'upp' is not a choice. Did you mean 'up'?"),
         ("up", "Expected a dict with the keys A, B"),
     ],
@@ -361,7 +383,7 @@ def test_counting_zeros_is_not_counting_dead_units():
 
 def test_negative_is_not_silent():
     found = labkit.check("06.1", lambda outputs: (outputs <= 0).all(0).float().mean().item())
-    assert "are not silence" in str(found)
+    assert "are not dead" in str(found)
 
 
 def detector(*, images=None, evaluate=True, restore=True, remove=True, always_train=False):
@@ -391,10 +413,10 @@ def test_a_detector_is_right():
     ("fault", "words"),
     [
         ({"images": 64}, "Look at all of them"),
-        ({"evaluate": False}, "looking changed"),
-        ({"restore": False}, "left in eval mode"),
+        ({"evaluate": False}, "your detector changed"),
+        ({"restore": False}, "is left in eval mode"),
         ({"remove": False}, "hooks are still on 1, 5"),
-        ({"always_train": True}, "in eval mode left in train mode"),
+        ({"always_train": True}, "in eval mode is left in train mode"),
     ],
 )
 def test_a_detector_that_disturbs_or_overlooks_is_told_what(fault, words):

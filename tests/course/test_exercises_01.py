@@ -73,17 +73,17 @@ WRONG = [
     ("01.2", per_parameter, "your keys"),
     ("01.2", drops_frozen_layers, "'stem' (frozen"),
     ("01.2", crashes_on_frozen, "NoneType"),
-    ("01.2", tidies_up, "A logger only looks"),
+    ("01.2", tidies_up, "A logger must only read them"),
     ("01.2", lambda net: 13.0, "Expected a dict"),
-    ("01.3", lambda losses, size: losses.var() / size, "its root"),
+    ("01.3", lambda losses, size: losses.var() / size, "its square root"),
     ("01.3", lambda losses, size: losses.std() / size, "the variance that is divided"),
-    ("01.3", lambda losses, size: losses.std(), "calmer"),
-    ("01.3", lambda losses, size: 2 / np.sqrt(size), "drawn, and measured"),
+    ("01.3", lambda losses, size: losses.std(), "less noisy"),
+    ("01.3", lambda losses, size: 2 / np.sqrt(size), "measured over 5000 random batches"),
     ("01.3", lambda losses, size: losses.mean() / np.sqrt(size), "expected 0.4"),
     ("01.5", RIGHT["01.5"] | {"A": "dead units"}, "inside its range"),
-    ("01.5", RIGHT["01.5"] | {"C": "update / weight"}, "What of the first layer"),
+    ("01.5", RIGHT["01.5"] | {"C": "update / weight"}, "What about the first layer"),
     ("01.5", RIGHT["01.5"] | {"D": "none"}, "one row is far outside"),
-    ("01.5", RIGHT["01.5"] | {"B": ...}, "still open"),
+    ("01.5", RIGHT["01.5"] | {"B": ...}, "not answered yet"),
 ]
 
 

@@ -47,7 +47,7 @@ def shaped(
         ({"times": 2.0}, "1.4 times the lowest"),
         ({"mean": False}, "mean of the last 20"),
         ({"lowest": False}, "Compare with the lowest"),
-        ({"times": 1.0}, "A rise by a tenth is wobble"),
+        ({"times": 1.0}, "A rise by a tenth is noise"),
         ({"order": ("overfit", "stuck")}, "The first in the list counts"),
     ],
 )

@@ -117,28 +117,28 @@ RIGHT = {
     "03.5": lesson_03.SEALED,
 }
 WRONG = [
-    ("03.1", slipping(empty=False), "never empties the gradients"),
-    ("03.1", slipping(groups=slice(1)), "only the first got your rates"),
+    ("03.1", slipping(empty=False), "never clears the gradients"),
+    ("03.1", slipping(groups=slice(1)), "only the first got your learning rates"),
     ("03.1", slipping(late=True), "after its step"),
     ("03.1", slipping(weights=lambda state: state), "copy.deepcopy it first"),
     ("03.1", slipping(memory=lambda state: None), "is left with"),
-    ("03.1", rates_only, "its momentum is not what it was"),
-    ("03.1", forgets_everything, "its momentum is not what it was"),
+    ("03.1", rates_only, "optimizer's momentum was not restored"),
+    ("03.1", forgets_everything, "optimizer's momentum was not restored"),
     ("03.1", parameters_only, "Batch norm keeps running means"),
     ("03.1", slipping(first=3), "expected as many losses"),
     ("03.1", lambda *_: 0.05, "Expected a list"),
-    ("03.1", lambda *_: [2.0, 1.0, 0.5, 1.0, 9.0], "Five rates, five batches"),
-    ("03.2", "0.3", "about to turn"),
+    ("03.1", lambda *_: [2.0, 1.0, 0.5, 1.0, 9.0], "Five learning rates, five batches"),
+    ("03.2", "0.3", "about to rise"),
     ("03.2", "0.0001", "still flat"),
-    ("03.2", "1", "left the picture"),
+    ("03.2", "1", "off the plot"),
     ("03.2", "0.06", "is not a choice"),
     ("03.3", clip_each, "each layer alone"),
     ("03.3", clip_values, "single entries"),
-    ("03.3", clip_by_sum, "norm 7"),
-    ("03.3", clip_always, "only ever shortens"),
+    ("03.3", clip_by_sum, "global norm is 7"),
+    ("03.3", clip_always, "only ever scales down"),
     ("03.3", clip_copies, "in place"),
     ("03.3", clip_without_return, "is a `return` missing"),
-    ("03.3", clip_and_tell_after, "the norm after it"),
+    ("03.3", clip_and_tell_after, "the norm after clipping"),
     ("03.5", lesson_03.SEALED | {"B": "dead_relu"}, "it was alive"),
     ("03.5", lesson_03.SEALED | {"A": "learning_rate_too_low", "D": "labels_detached"}, "size of its updates"),
     ("03.5", lesson_03.SEALED | {"C": "learning_rate_too_high"}, "dead before that"),
@@ -175,7 +175,7 @@ def test_what_the_range_test_suggests_cures():
 
 
 def test_every_patient_has_what_its_letter_says(monkeypatch):
-    monkeypatch.setattr("labkit.exercise.train", lambda recipe, progress: recipe)
+    monkeypatch.setattr("labkit.course.grading.train", lambda recipe, progress: recipe)
     for letter, recipe in lesson_03.patients().items():
         changes = recipe.changes_from(labkit.FAILURES[lesson_03.SEALED[letter]].sick)
         assert set(changes) <= {"steps", "depth"}

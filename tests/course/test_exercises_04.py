@@ -6,7 +6,7 @@ import pytest
 
 import labkit
 from labkit.course.exercises import lesson_04
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 
 
 def right(step, steps, warmup, peak):
@@ -98,11 +98,11 @@ def test_a_right_loop_is_right():
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (loop(per_batch=True), "One indent too far"),
-        (loop(first=True), "Its turn comes after"),
-        (loop(late=True), "the rates that were used"),
-        (loop(extra=1), "optimizer steps were due"),
-        (lambda optimizer, scheduler, epochs, batches: [0.1] * epochs * batches, "you took 0"),
+        (loop(per_batch=True), "indented one level too far"),
+        (loop(first=True), "Call it after the epoch"),
+        (loop(late=True), "the learning rates that were used"),
+        (loop(extra=1), "expected 12 optimizer steps, got 15"),
+        (lambda optimizer, scheduler, epochs, batches: [0.1] * epochs * batches, "optimizer steps, got 0"),
     ],
 )
 def test_each_mistake_of_a_loop_has_its_words(mistake, words):
@@ -120,7 +120,7 @@ def test_the_evidence():
     assert labkit.check("04.4", lesson_04.SEALED)
     swapped = lesson_04.SEALED | {"B": "scheduler_stepped_per_batch", "E": "schedule_too_short"}
     found = str(labkit.check("04.4", swapped))
-    assert "bends like a cosine" in found and "loses a tenth" in found and "Right: A, C, D." in found
+    assert "bends like a cosine" in found and "loses a tenth" in found and "Correct: A, C, D." in found
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import torch
 
 import labkit
 from labkit.course.exercises import lesson_05
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 
 
 def layers_of(net):
@@ -70,15 +70,15 @@ def test_a_right_logger_is_right():
         (norms_added, "Their squares add up"),
         (of_weights, "Look at `.grad`"),
         (lambda net: right(net) | {"0": net[0].weight.grad.norm()}, "The bias has one too"),
-        (lambda net: right(net) | {"0": right(net)["0"] ** 2}, "A norm is its root"),
+        (lambda net: right(net) | {"0": right(net)["0"] ** 2}, "A norm is its square root"),
         (zero_for_none, "no gradient at all"),
         (none_for_zero, "not the same as none"),
-        (none_for_any, "None is for layers that got nothing at all"),
+        (none_for_any, "None is for layers without any gradient"),
         (with_containers, "recurse=False"),
         (single_parameters, "count together"),
         (lambda net: right(net) | {"1": None}, "is a ReLU"),
         (lambda net: right(net) | {"3": 0.0}, "Layer '3'"),
-        (that_resets, "Only look"),
+        (that_resets, "Only read them"),
         (lambda net: [1.0], "Expected a dict"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_right_gain_is_right():
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (lambda f: f(sample()).square().mean().sqrt(), "what makes it 1 again"),
+        (lambda f: f(sample()).square().mean().sqrt(), "the factor that makes it 1 again"),
         (lambda f: 1 / f(sample()).square().mean(), "He's variance"),
         (lambda f: 1 / f(sample()).std(), "root of the mean square"),
         (lambda f: 2**0.5, "identity"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.exercises.lesson_07 import SEALED
+from labkit.course.exercises.lesson_07 import SEALED
 
 
 def stable(x):
@@ -38,9 +38,9 @@ def test_a_stable_log_softmax_is_right(answer):
         (clamped, "Logits of 1,000: expected"),
         (one_largest_for_all, "the largest of each row"),
         (lambda x: x.log_softmax(0), "first dimension"),
-        (lambda x: x.softmax(-1), "Its logarithm was asked for"),
-        (lambda x: stable(x.detach()), "no gradient comes through"),
-        (lambda x: 3.0, "of the shape that went in"),
+        (lambda x: x.softmax(-1), "asks for its logarithm"),
+        (lambda x: stable(x.detach()), "no gradient flows back"),
+        (lambda x: 3.0, "of the same shape as the input"),
     ],
 )
 def test_a_log_softmax_that_is_not_names_the_mistake(answer, words):
@@ -93,11 +93,11 @@ def test_a_guard_is_right(only_leaves):
     ("answer", "words"),
     [
         (lambda net: guard(net, bad=lambda output: output.isnan().any()), "isfinite does"),
-        (lambda net: guard(net, bad=lambda output: True), "All values are finite, and it stopped"),
+        (lambda net: guard(net, bad=lambda output: True), "All values are finite, but it stopped"),
         (lambda net: guard(net, bad=lambda output: False), "nothing stopped"),
         (with_one_name_for_all, "share one `name`"),
-        (only_at_the_end, "had run already"),
-        (that_changes_outputs, "gives other outputs"),
+        (only_at_the_end, "had already run"),
+        (that_changes_outputs, "gives different outputs"),
         (lambda net: guard(net)[:1], "Return every handle"),
         (lambda net: guard(net) and [], "there is still a hook"),
         (lambda net: net, "list of handles"),
@@ -116,4 +116,4 @@ def test_what_the_patient_keeps_may_not_be_changed():
 def test_the_evidence():
     assert labkit.check("07.4", SEALED)
     found = labkit.check("07.4", SEALED | {"C": "naive_softmax"})
-    assert found.state == "not yet" and "Right: A, B, D." in str(found) and "exp holds up to" in str(found)
+    assert found.state == "not yet" and "Correct: A, B, D." in str(found) and "exp is finite up to" in str(found)

@@ -72,10 +72,10 @@ def trusts_a_nan(losses, patience):
 @pytest.mark.parametrize(
     "mistake, words",
     [
-        (keeps_the_last, "what you keep is the lowest"),
+        (keeps_the_last, "the net you keep is the one with the lowest loss"),
         (compares_with_the_one_before, "Compare with the best"),
-        (peeks, "nobody would ever have seen it"),
-        (never_resets, "starts the count anew"),
+        (peeks, "it is never computed"),
+        (never_resets, "resets the count"),
         (takes_a_tie, "not better than the best"),
         (trusts_a_nan, "A NaN is never better"),
         (lambda losses, patience: len(losses) - 1, "Expected two numbers"),
@@ -115,9 +115,9 @@ def calibration(*, weigh=True, size=True, last=True, binned=True, floor=True):
 @pytest.mark.parametrize(
     "slip, words",
     [
-        ({"last": False}, "does the last bin hold 1.0?"),
+        ({"last": False}, "does the last bin include 1.0?"),
         ({"size": False}, "they must not cancel"),
-        ({"weigh": False}, "Weigh each bin"),
+        ({"weigh": False}, "Weight each bin"),
         ({"floor": False}, "from 0.6 to 0.7"),
         ({"binned": False}, "the difference of the two means"),
     ],

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import labkit
-from labkit.course.exercises import EXERCISES, lesson_09
-from labkit.failures import FAILURES
+from labkit.course.checks import EXERCISES
+from labkit.course.exercises import lesson_09
+from labkit.failures.catalogue import FAILURES
 
 
 def shared(train, val):
@@ -122,8 +123,8 @@ SEEN_BY = {"A": "none", "B": "splits", "C": "one batch by heart", "D": "gradient
 SEEN_BY |= {"E": "modes", "F": "none", "G": "none", "H": "inputs"}
 RIGHT = [("09.1", shared), ("09.2", samples_mixed), ("09.2", by_gradient), ("09.4", SEEN_BY)]
 WRONG = [
-    ("09.1", by_place, "place with place"),
-    ("09.1", by_sum, "must see the order"),
+    ("09.1", by_place, "index by index"),
+    ("09.1", by_sum, "must depend on the order"),
     ("09.1", pairs, "count pairs"),
     ("09.1", distinct, "three times in validation"),
     ("09.1", nearly, "near copies"),
@@ -131,19 +132,19 @@ WRONG = [
     ("09.2", lambda net, x: True, "each sample alone"),
     ("09.2", in_train_mode, "eval mode"),
     ("09.2", neighbour_only, "Alter all the others"),
-    ("09.2", stays_in_eval, "left in eval mode"),
+    ("09.2", stays_in_eval, "is left in eval mode"),
     ("09.1", tensors_in_a_set, "Equal tensors have different hashes"),
-    ("09.2", always_trains_on, "came in eval mode left in train mode"),
-    ("09.2", leaves_gradients, "gradients stay behind"),
+    ("09.2", always_trains_on, "was in eval mode is left in train mode"),
+    ("09.2", leaves_gradients, "gradients are left in the weights"),
     ("09.2", alters_the_batch, "caller's batch"),
     ("09.3", FAILURES["zero_grad_missing"].sick.but(clip=1.0), "You changed clip"),
     ("09.3", FAILURES["zero_grad_missing"].sick, "nothing in it was changed"),
-    ("09.3", stepping(forget="never", clip=True), "still counts"),
+    ("09.3", stepping(forget="never", clip=True), "batch still count"),
     ("09.3", stepping(look=False), "call training.look"),
     ("09.4", SEEN_BY | {"A": "one batch by heart"}, "you saw it pass"),
     ("09.4", SEEN_BY | {"C": "first loss"}, "ln 10 too"),
     ("09.4", SEEN_BY | {"H": "one step"}, "looks at the pixels"),
-    ("09.4", SEEN_BY | {"E": "none"}, "would have seen it"),
+    ("09.4", SEEN_BY | {"E": "none"}, "would have caught it"),
 ]
 
 

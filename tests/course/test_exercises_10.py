@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.exercises.lesson_10 import SEALED
+from labkit.course.exercises.lesson_10 import SEALED
 
 
 def power(times, start, iterations=30, value=lambda v, product: float(v @ product), unit=True, safe=True):
@@ -39,10 +39,10 @@ def test_power_iteration_is_right(answer):
     ("answer", "words"),
     [
         (lambda *case: power(*case, value=lambda v, product: float(product.norm())), "has no sign"),
-        (lambda *case: power(*case, unit=False), "the length 1 again"),
-        (lambda *case: power(*case, safe=False, value=lambda v, p: float(v @ p / (v @ v))), "you divide by its length"),
-        (lambda times, start, iterations: power(times, start, 200), "7 iterations were asked for"),
-        (lambda times, start, iterations: start, "Expected a number"),
+        (lambda *case: power(*case, unit=False), "normalise v to length 1"),
+        (lambda *case: power(*case, safe=False, value=lambda v, p: float(v @ p / (v @ v))), "you divide by its norm"),
+        (lambda times, start, iterations: power(times, start, 200), "Expected 7 iterations"),
+        (lambda times, start, iterations: start, "Expected one number as the curvature"),
     ],
 )
 def test_a_power_iteration_that_is_not_names_the_mistake(answer, words):
@@ -85,11 +85,11 @@ def test_a_slice_between_two_nets_is_right(answer):
     [
         (lambda *case: between(*case, prepared=lambda net: net.eval()), "The weights of `net` were changed"),
         (lambda *case: between(*case, prepared=copy.deepcopy), "dropout is on"),
-        (lambda net, *case: between(net.eval(), *case), "left in other modes"),
+        (lambda net, *case: between(net.eval(), *case), "are left in other modes"),
         (lambda net, other, *case: between(other, net, *case), "wrong order"),
-        (lambda *case: between(*case)[:-1], "5 points were asked for"),
-        (mixed_losses, "You mixed the two losses"),
-        (that_drifts, "begin at `net` again"),
+        (lambda *case: between(*case)[:-1], "Expected 5 points"),
+        (mixed_losses, "You interpolated the two losses"),
+        (that_drifts, "start from `net` again"),
     ],
 )
 def test_a_slice_that_is_not_names_the_mistake(answer, words):
@@ -105,4 +105,4 @@ def test_what_the_patient_keeps_may_not_be_changed():
 def test_the_evidence():
     assert labkit.check("10.4", SEALED)
     found = labkit.check("10.4", SEALED | {"B": "vanishing_gradients"})
-    assert found.state == "not yet" and "Right: A, C, D." in str(found) and "within 60 steps" in str(found)
+    assert found.state == "not yet" and "Correct: A, C, D." in str(found) and "within 60 steps" in str(found)

@@ -17,7 +17,7 @@ def deal(count, rank, ranks, epoch, seed):
 
 
 def in_blocks(count, rank, ranks, epoch, seed):
-    """Another right way to cut the same order."""
+    """Another right way to split the same order."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(1000 * seed + epoch))
     return order[rank * (count // ranks) :][: count // ranks]
 
@@ -48,12 +48,12 @@ RIGHT = [
 ]
 WRONG = [
     ("11.1", lambda attention: rows(attention, torch.log2).mean((0, 2)), "in bits"),
-    ("11.1", lambda attention: -rows(attention).mean((0, 2)), "The sign?"),
+    ("11.1", lambda attention: -rows(attention).mean((0, 2)), "Check the sign"),
     ("11.1", lambda attention: -(attention * attention.log()).sum(-1).mean((0, 2)), "0 times log 0"),
-    ("11.1", lambda attention: rows(attention).mean().repeat(attention.shape[1]), "must not be mixed"),
+    ("11.1", lambda attention: rows(attention).mean().repeat(attention.shape[1]), "must not be averaged"),
     ("11.1", lambda attention: rows(attention.mean(0)).mean(-1), "then the mean"),
-    ("11.1", lambda attention: rows(attention).mean(), "Two heads want two numbers"),
-    ("11.3", lambda count, rank, ranks, epoch, seed: deal(count, 0, ranks, epoch, seed + rank), "cut the same order"),
+    ("11.1", lambda attention: rows(attention).mean(), "Two heads: expected two numbers"),
+    ("11.3", lambda count, rank, ranks, epoch, seed: deal(count, 0, ranks, epoch, seed + rank), "split the same order"),
     ("11.3", lambda count, rank, ranks, epoch, seed: deal(count, 0, 1, epoch, seed), "expected 4 each"),
     (
         "11.3",
@@ -65,7 +65,7 @@ WRONG = [
     ("11.3", moves_the_global_generator, "torch's own generator"),
     ("11.3", own_samples_for_ever, "the same samples as in epoch 0"),
     ("11.3", with_the_rest, "leave the rest out"),
-    ("11.4", lesson_11.SEALED | {"A": "attention_entropy_collapse"}, "began near ln 16"),
+    ("11.4", lesson_11.SEALED | {"A": "attention_entropy_collapse"}, "started near ln 16"),
     ("11.4", lesson_11.SEALED | {"D": "sampler_without_set_epoch"}, "what the processes share"),
 ]
 

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.course.exercises import lesson_12
-from labkit.failures import FAILURES
 from labkit.diagnosis.watch import watch
+from labkit.failures.catalogue import FAILURES
 
 # --- 12.1 ---
 
@@ -126,19 +126,19 @@ WRONG = [
     ("12.1", without_zero_grad, "other weights"),
     ("12.1", with_option(late=False), "just after optimizer.step()"),
     ("12.1", never_entered, "never entered"),
-    ("12.1", with_option(noted=False), "validation is not on record"),
+    ("12.1", with_option(noted=False), "validation is not recorded"),
     ("12.1", with_option(eval=False), "in eval mode"),
     ("12.1", with_option(seen_probe=False), "No probe was given"),
-    ("12.1", with_option(batches=False), "batches are not on record"),
+    ("12.1", with_option(batches=False), "batches are not recorded"),
     ("12.1", lambda *arguments: watched(*arguments).run, "Return the record"),
     ("12.2", swallows, "you swallowed it"),
     ("12.2", takes_any_for_an_alarm, "you swallowed it"),
-    ("12.2", goes_on, "went on to"),
+    ("12.2", goes_on, "your loop continued to"),
     ("12.2", never_looks, "you report 'quiet'"),
     ("12.2", always_the_same, "expected 'quiet'"),
-    ("12.3", PLAN | {"saddle": "rate really used"}, "anything may still move"),
+    ("12.3", PLAN | {"saddle": "rate really used"}, "weights can still change"),
     ("12.3", PLAN | {"first": "train on"}, "costs a run"),
-    ("12.4", CAUSES | {"C": "convergence"}, "pure guessing"),
+    ("12.4", CAUSES | {"C": "convergence"}, "at chance level"),
     ("12.4", CAUSES | {"B": "convergence"}, "can that be"),
     ("12.4", CAUSES | {"D": "decayed rate"}, "the same from the first step"),
     ("12.5", SICK.but(decay=0.99), "You changed decay"),

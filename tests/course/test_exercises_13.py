@@ -28,7 +28,7 @@ def test_the_class_has_one_ward_and_it_gives_nothing_away():
     ("prescription", "words"),
     [
         ({"learning_rate": 0.1}, "no setting"),
-        ({"seed": 3}, "no treatment"),
+        ({"seed": 3}, "cannot be prescribed"),
         ({"lr": 1, "width": 2, "depth": 3, "momentum": 0.5}, "at most 3"),
         ("he", "Expected a dict"),
         ({}, "empty prescription"),
@@ -40,11 +40,11 @@ def test_what_cannot_be_prescribed_is_said_and_not_trained(prescription, words):
 
 
 def test_a_prescription_is_judged_by_what_came_of_it(monkeypatch):
-    def followed(settings):
+    def treated_with(settings):
         good = dict(settings) == {"clip": 1.0}
         return Treated("", 10 if good else 0, "Cured." if good else "Not cured: 40 %.", 0.4)
 
-    monkeypatch.setattr(lesson_13, "followed", followed)
+    monkeypatch.setattr(lesson_13, "treated_with", treated_with)
     assert labkit.check("13.2", {"clip": 1.0})
     assert "Not cured: 40 %." in str(labkit.check("13.2", {"clip": 2.0}))
 
@@ -58,13 +58,13 @@ def test_a_signature_that_looks_at_the_updates_is_right(signature):
     ("signature", "words"),
     [
         (lambda run: True, "fires on a healthy run"),
-        (lambda run: False, "silent on a run that is ill"),
+        (lambda run: False, "does not fire on a run with the failure"),
         (lambda run: run["loss"][-10:].mean() > 0.9 * run["loss"][0], "units are dead"),
         (lambda run: run["lr"].max() < 1e-4, "no trace 'lr'"),
-        (lambda run: run["update_ratio"].max() < 1e-4, "cut off"),
+        (lambda run: run["update_ratio"].max() < 1e-4, "detached from its weights"),
         (lambda run: 0 < np.median(run["update_ratio"]) < 0.01, "Adam"),
         (lambda run: np.median(run["update_ratio"]) < 1e-4, "units are dead"),
-        (lambda run: object(), "True or False?"),
+        (lambda run: object(), "Expected True or False"),
     ],
 )
 def test_a_signature_that_fires_on_others_or_never_is_told_so(signature, words):

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from helpers import ROOT
 
-from labkit import __main__
-from labkit.course import notebooks as lessons
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
+from labkit.cli import main as __main__
+from labkit.course import notebooks
+from labkit.errors import MissingExtra, RecipeError
 
-ROOT = Path(__file__).parent.parent
 needs_nbgrader = pytest.mark.skipif(
     importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed (the extra `instructor`)"
 )
@@ -43,8 +42,7 @@ def made_up(*cells):
 
 @pytest.fixture
 def small(tmp_path):
-    """A repository with a README and one lesson of four cells."""
-    (tmp_path / "README.md").write_text(f"before\n{lessons.BEGIN}\n{lessons.END}\nafter\n", encoding="utf-8")
+    """A repository with one lesson of four cells."""
     (tmp_path / "solutions").mkdir()
     cells = [
         cell("import labkit", id="import"),
@@ -56,45 +54,21 @@ def small(tmp_path):
     return tmp_path
 
 
-# --- the tables ---
+# --- the syllabus ---
 
 
 @needs_nbgrader
 def test_everything_in_the_repository_is_up_to_date():
-    assert lessons.renew(ROOT, check=True) == [], "renew it with `labkit lessons`"
+    assert notebooks.regenerate(ROOT, check=True) == [], "regenerate it with `labkit lessons`"
 
 
-def test_the_tables_are_up_to_date():
-    for path, text in lessons.tables(ROOT).items():
-        assert path.read_text(encoding="utf-8") == text, "renew it with `labkit lessons`"
-
-
-def test_every_mode_has_one_row():
-    table = lessons.failure_table()
-    assert all(table.count(f"| `{name}` |") == 1 for name in FAILURES)
-
-
-def test_what_is_out_of_date_is_found_and_renewed(tmp_path):
-    (tmp_path / "README.md").write_text(
-        f"before\n{lessons.BEGIN}\noutdated row\n{lessons.END}\nafter\n", encoding="utf-8"
-    )
-    assert lessons.renew(tmp_path, check=True) == [tmp_path / "README.md"]
-    assert "outdated row" in (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert lessons.renew(tmp_path) == [tmp_path / "README.md"]
-    text = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert (
-        text.startswith("before\n") and text.endswith("after\n") and "dead_relu" in text and "outdated row" not in text
-    )
-    assert lessons.renew(tmp_path, check=True) == []
-
-
-def test_a_readme_without_a_place_says_what_is_expected():
-    with pytest.raises(RecipeError, match="expected the lines"):
-        lessons.renewed("# nothing here\n")
+def test_the_syllabus_is_up_to_date():
+    path = ROOT / notebooks.SYLLABUS
+    assert path.read_text(encoding="utf-8") == notebooks.syllabus(ROOT), "regenerate it with `labkit lessons`"
 
 
 def test_the_syllabus_has_one_row_per_lesson_read_from_the_lesson(small):
-    [row] = [line for line in lessons.syllabus(small).splitlines() if "made-up" in line]
+    [row] = [line for line in notebooks.syllabus(small).splitlines() if "made-up" in line]
     columns = [column.strip() for column in row.strip("|").split("|")]
     assert columns[:3] == ["[06 A made-up lesson](06_made_up.ipynb)", "5", "easy"]
     met = columns[3].replace("`", "").split(", ")
@@ -104,12 +78,12 @@ def test_the_syllabus_has_one_row_per_lesson_read_from_the_lesson(small):
 
 def test_instruments_are_read_from_the_code():
     code = 'run["dead"]; plot(run, "lr"); run["sick"]; labkit.find_lr(x); labkit.train(y); import labkit.tools.numerics'
-    assert lessons.instruments_in(code) == ["dead", "lr", "find_lr", "numerics"]
+    assert notebooks.instruments_in(code) == ["dead", "lr", "find_lr", "numerics"]
 
 
 def test_no_column_of_the_syllabus_is_empty():
-    rows = [line for line in lessons.syllabus(ROOT).splitlines() if ".ipynb)" in line]
-    assert len(rows) == len(lessons.solutions(ROOT))
+    rows = [line for line in notebooks.syllabus(ROOT).splitlines() if ".ipynb)" in line]
+    assert len(rows) == len(notebooks.solutions(ROOT))
     for row in rows:
         assert all(column.strip() for column in row.strip("|").split("|")), row
 
@@ -119,23 +93,23 @@ def test_no_column_of_the_syllabus_is_empty():
 
 @needs_nbgrader
 def test_deriving_twice_gives_the_same_bytes(small):
-    first = lessons.renew(small)
-    names = {"README.md", "notebooks/README.md", "notebooks/06_made_up.ipynb", "solutions/06_made_up.ipynb"}
+    first = notebooks.regenerate(small)
+    names = {"notebooks/README.md", "notebooks/06_made_up.ipynb", "solutions/06_made_up.ipynb"}
     assert {path.relative_to(small).as_posix() for path in first} == names
     before = {path: path.read_bytes() for path in first}
     shutil.rmtree(small / "notebooks")
-    assert lessons.renew(small) == [small / "notebooks/README.md", small / "notebooks/06_made_up.ipynb"]
+    assert notebooks.regenerate(small) == [small / "notebooks/README.md", small / "notebooks/06_made_up.ipynb"]
     assert before == {path: path.read_bytes() for path in first}
-    assert lessons.renew(small) == []
+    assert notebooks.regenerate(small) == []
 
 
 @needs_nbgrader
 def test_a_student_gets_stubs_and_no_answers(small):
-    lessons.renew(small)
+    notebooks.regenerate(small)
     text = (small / "notebooks/06_made_up.ipynb").read_text(encoding="utf-8")
     assert "outputs == 0" not in text and "assert" not in text and "nbval-check-output" not in text
-    cells = {each.id: each for each in lessons.read(small / "notebooks/06_made_up.ipynb").cells}
-    assert cells["solved"].source == f"def dead_share(outputs):\n    {lessons.STUB}"
+    cells = {each.id: each for each in notebooks.read(small / "notebooks/06_made_up.ipynb").cells}
+    assert cells["solved"].source == f"def dead_share(outputs):\n    {notebooks.STUB}"
     assert cells["solved"].metadata.tags == ["raises-exception"]
     assert cells["check"].source == 'labkit.check("06.1", dead_share)'
     assert cells["check"].metadata.nbgrader.points == 2
@@ -143,24 +117,18 @@ def test_a_student_gets_stubs_and_no_answers(small):
 
 @needs_nbgrader
 def test_a_changed_student_notebook_is_found(small):
-    lessons.renew(small)
+    notebooks.regenerate(small)
     path = small / "notebooks/06_made_up.ipynb"
     path.write_text(path.read_text(encoding="utf-8").replace("made-up", "edited"), encoding="utf-8")
-    assert lessons.renew(small, check=True) == [path]
-    assert lessons.renew(small) == [path]
+    assert notebooks.regenerate(small, check=True) == [path]
+    assert notebooks.regenerate(small) == [path]
 
 
 def test_without_nbgrader_the_tables_are_made_and_the_rest_says_what_to_install(small, monkeypatch):
-    ordinary = builtins.__import__
-
-    def without_nbgrader(name, *rest, **options):
-        if name.split(".")[0] == "nbgrader":
-            raise ModuleNotFoundError(name=name)
-        return ordinary(name, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_nbgrader)
-    with pytest.raises(RecipeError, match=r"nbgrader.*pip install -e '\.\[instructor\]' -c constraints\.txt"):
-        lessons.renew(small)
+    monkeypatch.setitem(sys.modules, "nbgrader", None)
+    monkeypatch.setitem(sys.modules, "nbgrader.preprocessors", None)
+    with pytest.raises(MissingExtra, match=r'nbgrader.*pip install -e "\.\[instructor\]" -c constraints\.txt'):
+        notebooks.regenerate(small)
     assert "06 A made-up lesson" in (small / "notebooks/README.md").read_text(encoding="utf-8")
 
 
@@ -169,31 +137,31 @@ def test_a_lesson_without_its_head_is_told_what_is_expected(small, head):
     notebook = made_up()
     notebook.cells[0].source = head
     with pytest.raises(RecipeError, match=r"expected a first cell '# 06 Title'"):
-        lessons.head_of(notebook, small / "solutions/06_made_up.ipynb")
+        notebooks.head_of(notebook, small / "solutions/06_made_up.ipynb")
 
 
 def test_an_unknown_lesson_suggests_the_nearest(small):
     with pytest.raises(RecipeError, match=r"no lesson '06_made_ip'.*Did you mean '06_made_up'"):
-        lessons.solutions(small, ["06_made_ip"])
-    assert len(lessons.solutions(small, ["06"])) == 1
+        notebooks.solutions(small, ["06_made_ip"])
+    assert len(notebooks.solutions(small, ["06"])) == 1
 
 
 # --- links, Colab, Binder ---
 
 
 def test_badges_come_with_an_address_and_only_then():
-    assert lessons.badges("", "notebooks/06_x.ipynb") == []
-    colab, binder = lessons.badges("https://github.com/some/lab.git", "notebooks/06_x.ipynb")
+    assert notebooks.badges("", "notebooks/06_x.ipynb") == []
+    colab, binder = notebooks.badges("https://github.com/some/lab.git", "notebooks/06_x.ipynb")
     assert "(https://colab.research.google.com/github/some/lab/blob/HEAD/notebooks/06_x.ipynb)" in colab
     assert "(https://mybinder.org/v2/gh/some/lab/HEAD?labpath=notebooks%2F06_x.ipynb)" in binder
-    [binder] = lessons.badges("https://git.example.org/lab", "notebooks/06_x.ipynb")
+    [binder] = notebooks.badges("https://git.example.org/lab", "notebooks/06_x.ipynb")
     assert "/v2/git/https%3A%2F%2Fgit.example.org%2Flab/HEAD" in binder
 
 
 def test_the_address_is_that_of_pyproject(tmp_path):
-    assert lessons.repository_url(tmp_path) == ""
+    assert notebooks.repository_url(tmp_path) == ""
     (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://git.example.org/lab"\n')
-    assert lessons.repository_url(tmp_path) == "https://git.example.org/lab"
+    assert notebooks.repository_url(tmp_path) == "https://git.example.org/lab"
 
 
 @pytest.mark.parametrize("address", ["", "https://git.example.org/known"])
@@ -208,7 +176,7 @@ def test_the_first_code_installs_the_lab_only_where_it_is_missing(monkeypatch, t
     labkits = {"labkit": object() if present else None}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: labkits[name] if name in labkits else ordinary(name))
     monkeypatch.setattr(builtins, "input", lambda question: "https://git.example.org/typed")
-    result = shell.run_cell(lessons.setup_code(address))
+    result = shell.run_cell(notebooks.setup_code(address))
     result.raise_error()
     wanted = address or "https://git.example.org/typed"
     assert asked == ([] if present else [f'install --quiet --no-deps "failure-mode-labkit @ git+{wanted}"'])
@@ -220,7 +188,7 @@ def test_in_a_clone_nothing_is_downloaded_even_with_a_foreign_kernel(monkeypatch
     monkeypatch.chdir(ROOT / "notebooks")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="this kernel has no labkit: open the course with `make lab`"):
-        InteractiveShell().run_cell(lessons.setup_code("")).raise_error()
+        InteractiveShell().run_cell(notebooks.setup_code("")).raise_error()
 
 
 # --- running ---
@@ -229,14 +197,14 @@ def test_in_a_clone_nothing_is_downloaded_even_with_a_foreign_kernel(monkeypatch
 def test_normalising_keeps_what_is_the_same_everywhere():
     notebook = made_up(cell("panel"), cell("where()", "this-machine", id="two"))
     notebook.metadata = {"widgets": {"state": 1}, "language_info": {"version": "3.11.9", "name": "python"}}
-    view = {lessons.WIDGET: {"model_id": "abc"}, "text/plain": "VBox(children=(FloatSlider(...),))"}
+    view = {notebooks.WIDGET: {"model_id": "abc"}, "text/plain": "VBox(children=(FloatSlider(...),))"}
     notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", view)]
     notebook.cells[1].metadata["execution"] = {"iopub.execute_input": "2020-01-01"}
     notebook.cells[2].outputs = [nbformat.v4.new_output("stream", text="on this very machine")]
-    text = json.dumps(lessons.normalised(notebook))
+    text = json.dumps(notebooks.normalised(notebook))
     for gone in ("abc", "VBox", "3.11.9", "state", "2020", "on this very machine"):
         assert gone not in text
-    assert "a panel with knobs" in text
+    assert "an interactive panel" in text
 
 
 def test_what_was_printed_is_kept_in_one_piece_however_it_came():
@@ -244,25 +212,25 @@ def test_what_was_printed_is_kept_in_one_piece_however_it_came():
     one, two, three = (nbformat.v4.new_output("stream", text=f"{number}\n") for number in (1, 2, 3))
     picture = nbformat.v4.new_output("display_data", {"text/plain": "x"})
     notebook.cells[1].outputs = [one, two, picture, three]
-    kept = lessons.normalised(notebook).cells[1].outputs
+    kept = notebooks.normalised(notebook).cells[1].outputs
     assert [output.get("text") for output in kept] == ["1\n2\n", None, "3\n"]
 
 
 def test_running_keeps_outputs_and_refuses_complaints(small):
     path = small / "solutions/06_quiet.ipynb"
     nbformat.write(made_up(cell("print(6 * 7)")), path)
-    assert lessons.run(small, ["06_quiet"]) == [path]
-    [links, setup, printed] = lessons.read(path).cells[1:]
+    assert notebooks.run(small, ["06_quiet"]) == [path]
+    [links, setup, printed] = notebooks.read(path).cells[1:]
     assert (links.id, setup.execution_count) == ("links", 1)
     assert printed.outputs[0].text == "42\n" and printed.execution_count == 2
     before = path.read_bytes()
-    lessons.run(small, ["06_quiet"])
+    notebooks.run(small, ["06_quiet"])
     assert path.read_bytes() == before
     for bad, words in [("import sys; print('oh', file=sys.stderr)", "writes to stderr: oh"), ("1 / 0", "ZeroDivision")]:
         nbformat.write(made_up(cell(bad)), path)
         before = path.read_bytes()
         with pytest.raises(RecipeError, match=words):
-            lessons.run(small, ["06_quiet"])
+            notebooks.run(small, ["06_quiet"])
         assert path.read_bytes() == before
 
 
@@ -273,7 +241,7 @@ def test_the_command_checks_runs_and_exports(small, monkeypatch, capsys):
     pytest.importorskip("nbgrader")
     monkeypatch.chdir(small)
     assert __main__.main(["lessons", "--check"]) == 1
-    assert "renew it with `labkit lessons`" in capsys.readouterr().out
+    assert "regenerate it with `labkit lessons`" in capsys.readouterr().out
     assert __main__.main(["lessons"]) == 0
     assert __main__.main(["lessons", "--check"]) == 0
     assert __main__.main(["lessons", "--run", "07"]) == 2
@@ -301,7 +269,7 @@ def nbgrader(course: Path, *arguments: str) -> None:
 
 def hand_in(course: Path, student: str, name: str, answers: dict[str, str]) -> None:
     """The released notebook with these answers in its cells, where a student hands it in."""
-    notebook = lessons.read(course / "release" / name / f"{name}.ipynb")
+    notebook = notebooks.read(course / "release" / name / f"{name}.ipynb")
     for cell in notebook.cells:
         if cell.metadata.get("nbgrader", {}).get("solution"):
             cell.source = answers.get(cell.id, cell.source)
@@ -328,15 +296,15 @@ def scores(course: Path) -> dict[str, dict[str, float]]:
 @pytest.mark.slow
 @needs_nbgrader
 def test_nbgrader_releases_every_lesson_and_gives_all_points_to_all_right_and_none_to_stubs(tmp_path):
-    from labkit.course.exercises import EXERCISES
+    from labkit.course.checks import EXERCISES
 
     graded, course = "06_dead_and_saturated_units", tmp_path / "course"
-    lessons.course(ROOT, course)
+    notebooks.course(ROOT, course)
     nbgrader(course, "generate_assignment", "*")
-    for path in lessons.solutions(ROOT):
+    for path in notebooks.solutions(ROOT):
         released = (course / "release" / path.stem / path.name).read_text(encoding="utf-8")
-        assert lessons.STUB in released and "BEGIN SOLUTION" not in released and "HIDDEN TESTS" not in released
-    right = {cell.id: cell.source for cell in lessons.read(ROOT / "solutions" / f"{graded}.ipynb").cells}
+        assert notebooks.STUB in released and "BEGIN SOLUTION" not in released and "HIDDEN TESTS" not in released
+    right = {cell.id: cell.source for cell in notebooks.read(ROOT / "solutions" / f"{graded}.ipynb").cells}
     hand_in(course, "all_right", graded, right)
     hand_in(course, "all_stubs", graded, {})
     for step in ("autograde", "generate_feedback"):

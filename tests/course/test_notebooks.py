@@ -6,14 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from helpers import ROOT
 
 import labkit
-from labkit.course import notebooks as lessons
+from labkit.course import notebooks
+from labkit.course.checks import EXERCISES
 from labkit.course.grading import KINDS
-from labkit.course.exercises import EXERCISES
 
-ROOT = Path(__file__).parent.parent
-SOLUTIONS = lessons.solutions(ROOT)
+SOLUTIONS = notebooks.solutions(ROOT)
 STUDENTS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = sorted({*ROOT.glob("*.md"), *(page for page in ROOT.glob("[a-z]*/**/*.md"))})
 RHYTHM = (
@@ -37,11 +37,11 @@ every_notebook = pytest.mark.parametrize(
 
 
 def code_cells(path: Path) -> list:
-    return [cell for cell in lessons.read(path).cells if cell.cell_type == "code"]
+    return [cell for cell in notebooks.read(path).cells if cell.cell_type == "code"]
 
 
 def prose(path: Path) -> str:
-    return "\n".join(cell.source for cell in lessons.read(path).cells if cell.cell_type == "markdown")
+    return "\n".join(cell.source for cell in notebooks.read(path).cells if cell.cell_type == "markdown")
 
 
 def tags(cell) -> list[str]:
@@ -63,10 +63,10 @@ def test_every_solution_has_its_lesson_and_the_other_way_round():
 
 @every_notebook
 def test_a_notebook_is_valid_and_stored_as_we_store_it(path):
-    notebook = lessons.read(path)
+    notebook = notebooks.read(path)
     nbformat.validate(notebook)
-    assert lessons.as_text(notebook) == path.read_text(encoding="utf-8")
-    assert lessons.as_text(lessons.normalised(notebook)) == path.read_text(encoding="utf-8"), (
+    assert notebooks.as_text(notebook) == path.read_text(encoding="utf-8")
+    assert notebooks.as_text(notebooks.normalised(notebook)) == path.read_text(encoding="utf-8"), (
         "run `labkit lessons --run`"
     )
     ids = [cell.id for cell in notebook.cells]
@@ -83,7 +83,7 @@ def test_a_lesson_has_all_parts_of_the_rhythm_in_their_order(path):
 
 @every_notebook
 def test_a_lesson_has_minutes_and_a_difficulty(path):
-    head = lessons.head_of(lessons.read(path), path)
+    head = notebooks.head_of(notebooks.read(path), path)
     assert 5 <= int(head["minutes"]) <= 90
 
 
@@ -129,7 +129,7 @@ def test_every_compared_cell_has_something_to_compare(path):
 
 @every_solution
 def test_a_lesson_has_at_least_three_exercises_and_checks_each_once(path):
-    ids = [found["id"] for cell in code_cells(path) if (found := lessons.CHECK.fullmatch(cell.source))]
+    ids = [found["id"] for cell in code_cells(path) if (found := notebooks.CHECK.fullmatch(cell.source))]
     assert ids == [each.id for each in EXERCISES.of(path.name[:2])]
     assert len(ids) >= 3
     assert {each.kind for each in EXERCISES.of(path.name[:2])} == set(KINDS)
@@ -142,7 +142,7 @@ def test_every_exercise_is_in_a_lesson():
 @every_solution
 def test_a_solution_passed_its_own_checks_when_it_was_run(path):
     for cell in code_cells(path):
-        if lessons.CHECK.fullmatch(cell.source):
+        if notebooks.CHECK.fullmatch(cell.source):
             assert "nbval-check-output" in tags(cell), f"{cell.id}: nbval must run it again and compare"
             assert ": right" in cell.outputs[0].data["text/plain"].splitlines()[0], cell.id
 
@@ -195,7 +195,7 @@ def test_no_line_of_a_solution_is_left_in_the_lesson(path):
     source = "\n".join(cell.source for cell in code_cells(path))
     lines = {line for cell in code_cells(path) for line in solved_part(cell.source) if len(line) > 12}
     elsewhere = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", source, flags=re.DOTALL)
-    given = "\n".join(cell.source for cell in lessons.read(ROOT / "notebooks" / path.name).cells)
+    given = "\n".join(cell.source for cell in notebooks.read(ROOT / "notebooks" / path.name).cells)
     assert lines, "the lesson has no solution to hide"
     assert [line for line in lines if line in given and line not in elsewhere] == []
     assert [line for line in lines if len(line) > 40 and line in given] == [], "it stands in another cell"
@@ -207,7 +207,7 @@ def test_every_stub_is_a_stub(path):
     solved = {cell.id: cell.source for cell in code_cells(ROOT / "solutions" / path.name)}
     assert len(stubs) >= 3
     for cell in stubs:
-        assert cell.source.count(lessons.STUB) == solved[cell.id].count("### BEGIN SOLUTION"), cell.id
+        assert cell.source.count(notebooks.STUB) == solved[cell.id].count("### BEGIN SOLUTION"), cell.id
         assert "raises-exception" in tags(cell), cell.id
         ast.parse(cell.source)
 

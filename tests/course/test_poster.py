@@ -8,27 +8,27 @@ import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers import hand_made
-from played import MODES, astray, extent, extent_now, in_millimetres, made_of, module, overlap, panels, played, within
+from helpers import ROOT, hand_made, tiny, trained
+from played import MODES, astray, extent, extent_now, in_millimetres, made_of, overlap, panels, played, within
 
 from labkit import __version__
 from labkit.course.poster import poster
-from labkit.diagnosis import look_alikes as atlas
+from labkit.course.poster.content import PREFLIGHT, TREE
+from labkit.diagnosis import look_alikes
 from labkit.drawing import plots
-from labkit.training.data import DataError
-from labkit.failures import FAILURES, UnknownFailure
-from labkit.training.rules import RecipeError
-from labkit.failures.signs import typical
-from labkit.course.poster.content import PREFLIGHT, RANGES, TREE
-from labkit.diagnosis.report import changes_in_words
 from labkit.drawing.page import PAPERS, Sheet
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES, UnknownFailure
+from labkit.recording.summaries import typical
+from labkit.recording.traces import RANGES
+from labkit.training import run_store
+from labkit.training.data import DataError
+from labkit.training.recipe import changes_in_words
 
-ROOT = Path(__file__).resolve().parents[1]
 NAMES = list(MODES)
 COMMAND = "labkit poster --all --seed 3"
 
@@ -122,7 +122,7 @@ def test_a_card_has_its_name_its_change_the_verdict_and_the_words(name):
         assert label in text
     for sentence in (mode.symptom, mode.mechanism, mode.first_check):
         assert poster.first_sentence(sentence) in text
-    assert f"{study.cured.accuracy:.1%} right, the healthy twin {study.healthy.accuracy:.1%}." in whole
+    assert f"{study.cured.accuracy:.1%} correct, healthy twin {study.healthy.accuracy:.1%}." in whole
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -270,7 +270,7 @@ def test_every_page_says_where_it_comes_from():
         [footer] = [text for text in words(sheet) if text.startswith("labkit ")]
         assert f"labkit {__version__} with torch {torch.__version__}" in footer
         assert "data mnist, seed 0, 20 or 60 steps of batch 128" in footer
-        assert footer.endswith(f"Remake: {COMMAND}")
+        assert footer.endswith(f"Reproduce: {COMMAND}")
 
 
 def test_the_footer_speaks_of_the_recipes_and_not_of_defaults():
@@ -287,12 +287,12 @@ def test_the_footer_speaks_of_the_recipes_and_not_of_defaults():
 
 def test_the_tables_are_those_of_the_atlas():
     studies, text = [played(name) for name in NAMES], words(drawn("a3")[2])
-    pairs = atlas.look_alikes(studies)
+    pairs = look_alikes.look_alikes(studies)
     assert pairs
     for pair in pairs:
         assert {FAILURES[pair.one].title, FAILURES[pair.other].title, pair.instrument} <= set(text)
         assert f"{pair.difference:.1%}" in text
-    for row in atlas.lead_times(studies):
+    for row in look_alikes.lead_times(studies):
         assert f"step {row.loss}" in text
         assert {f"{row.lead(name):+d}" for name in row.instruments} <= set(text)
 
@@ -429,7 +429,7 @@ def no_training(monkeypatch):
     def trained(*_, **__):
         raise AssertionError("a net was trained before the mistake was seen")
 
-    monkeypatch.setattr(module("study"), "train", trained)
+    monkeypatch.setattr(run_store, "train", trained)
 
 
 @pytest.mark.parametrize(
@@ -499,10 +499,11 @@ def test_studies_come_in_the_order_of_their_names(monkeypatch):
 
 
 def test_in_one_process_the_studies_share_their_runs(monkeypatch):
-    seen = []
-    monkeypatch.setattr(poster, "study", lambda name, *_, known, **__: seen.append(known) or played(name))
-    poster.run_studies(["vanishing_gradients", "dead_relu"], seed=0, dataset="mnist")
-    assert seen[0] == {} and seen[0] is seen[1]
+    asked = []
+    monkeypatch.setattr(run_store, "train", lambda recipe, **_: asked.append(recipe) or trained(tiny()))
+    names = ["learning_rate_too_low", "batch_too_small"]
+    one, other = poster.run_studies(names, seed=0, dataset="mnist")
+    assert asked == [one.recipes["healthy"], one.recipes["sick"], other.recipes["sick"]]
 
 
 @pytest.mark.slow  # two fresh processes load torch

@@ -1,14 +1,12 @@
-"""What hangs above the desk is true: healthy runs keep the ranges, and the tree says what the signatures say."""
+"""The checklist and the symptom tree of the poster: complete, in order, and in agreement with the signatures."""
 
 import importlib
 import re
 
 import pytest
-from played import MODES, played
 
-from labkit.diagnosis import look_alikes as atlas
-from labkit.failures import FAILURES
-from labkit.course.poster.content import BANDS, PREFLIGHT, RANGES, TREE
+from labkit.course.poster.content import PREFLIGHT, SYMPTOMS, TREE
+from labkit.failures.catalogue import FAILURES, HEADLINES
 
 LEAVES = [
     (symptom, question, reading, cause)
@@ -16,28 +14,6 @@ LEAVES = [
     for question, found in questions.items()
     for reading, cause in found
 ]
-
-
-@pytest.mark.parametrize("each", RANGES, ids=lambda each: each.name)
-def test_a_range_has_two_ends_and_words(each):
-    assert each.low < each.high
-    assert each.healthy and each.warning
-    assert BANDS[each.trace] == (each.low, each.high)
-
-
-def test_ranges_are_told_apart_by_name_and_trace():
-    assert len({each.name for each in RANGES}) == len({each.trace for each in RANGES}) == len(RANGES) == len(BANDS)
-
-
-@pytest.mark.parametrize("each", [each for each in RANGES if each.trace in atlas.SERIES], ids=lambda each: each.name)
-@pytest.mark.parametrize("name", MODES)
-def test_healthy_runs_keep_their_ranges(name, each):
-    assert atlas.first_outside(played(name).healthy, each) is None
-
-
-def test_some_sick_run_leaves_each_range():
-    left = {each for row in atlas.lead_times([played(name) for name in MODES]) for each in row.instruments}
-    assert left == {each.name for each in RANGES if each.trace in atlas.SERIES}
 
 
 def test_ten_points_before_every_run():
@@ -60,7 +36,7 @@ def test_no_question_has_the_same_answer_twice():
     ("cause", "threshold", "words"),
     [
         ("learning_rate_too_high", "VIOLENT", "over half of the weights"),
-        ("learning_rate_too_low", "TINY", "below 0.0001, gradients alive"),
+        ("learning_rate_too_low", "TINY", "below 0.0001, healthy gradients"),
         ("vanishing_gradients", "RATIO", "first layer below 0.001 of the last"),
         ("dead_relu", "DEAD", "over half of a layer"),
     ],
@@ -70,3 +46,33 @@ def test_the_numbers_in_the_tree_are_those_of_the_signatures(cause, threshold, w
     number = re.search(r"[\d.]+\d", words)
     assert getattr(mode, threshold) == (float(number[0]) if number else 0.5)
     assert words in [reading for _, _, reading, leads_to in LEAVES if leads_to == cause]
+
+
+def test_every_branch_of_every_mode_is_on_the_tree():
+    branches = {
+        (SYMPTOMS[branch.symptom], branch.question, branch.reading, name)
+        for name, mode in FAILURES.items()
+        for branch in mode.symptom_tree
+    }
+    assert branches == set(LEAVES)
+    assert all(TREE.values()), "a symptom that leads nowhere"
+
+
+def test_the_tree_asks_in_the_order_that_its_modes_say():
+    assert list(TREE) == list(SYMPTOMS.values())
+    assert [cause for _, _, _, cause in LEAVES] == [
+        "fp16_overflow",
+        "learning_rate_too_high",
+        "learning_rate_too_high",
+        "learning_rate_too_low",
+        "vanishing_gradients",
+        "dead_relu",
+        "too_few_samples",
+    ]
+    places = [(branch.symptom, branch.place) for mode in FAILURES.values() for branch in mode.symptom_tree]
+    assert len(set(places)) == len(places), "two branches of one symptom have the same place"
+
+
+def test_headlines_are_in_the_order_of_their_numbers():
+    assert [FAILURES[name].headline for name in HEADLINES] == [1, 2, 3, 4, 5]
+    assert HEADLINES[0] == "learning_rate_too_high" and HEADLINES[-1] == "fp16_overflow"

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
-from labkit import checkup as run_checkup
+from labkit.diagnosis.checkup import checkup as run_checkup
 from labkit.training.data import load
 
 X, Y = (part[:600] for part in load("mnist", "train"))
@@ -161,7 +161,7 @@ def test_a_loss_that_refuses_is_a_finding_and_not_the_end():
 
 
 def test_validation_scaled_otherwise_is_found():
-    assert "spread" in examine(val=(VX * 80, VY))["validation data"].found
+    assert "standard deviation" in examine(val=(VX * 80, VY))["validation data"].found
 
 
 def test_an_overfit_test_passes_with_shuffled_labels_and_says_so():
@@ -187,5 +187,5 @@ def test_a_regression_skips_what_is_about_classes():
 def test_loaders_will_do_and_an_empty_one_is_refused():
     loader = DataLoader(TensorDataset(X, Y), 64, shuffle=True)
     assert examine(train=loader, val=DataLoader(TensorDataset(VX, VY), 64))
-    with pytest.raises(ValueError, match="hold no batch"):
+    with pytest.raises(ValueError, match="contain no batch"):
         examine(train=[])

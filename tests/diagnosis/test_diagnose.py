@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from helpers import hand_made, trained
 
-from labkit import failures
 from labkit.diagnosis.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
+from labkit.failures import catalogue
+from labkit.failures.catalogue import FAILURES, UnknownFailure
 from labkit.failures.mode import Evidence
-from labkit.failures import FAILURES, UnknownFailure
 from labkit.failures.signs import looks
 from labkit.recording.run import NoTrace, Run
 
-module = importlib.import_module("labkit.diagnose")
+module = importlib.import_module("labkit.diagnosis.diagnose")
 SOME = FAILURES["learning_rate_too_low"]
 
 
@@ -24,7 +24,7 @@ def mode(name: str, topic: str, onset: int | None, also_causes: tuple[str, ...] 
     """A failure mode that always sees itself from this step on, or never."""
     seen = Evidence(seen="7", usual="1", onset=onset, **evidence) if onset is not None else None
     return dataclasses.replace(
-        SOME, name=name, topic=topic, title=name.title(), also_causes=also_causes, signature=lambda run: seen
+        SOME, module=f"{topic}.{name}", title=name.title(), also_causes=also_causes, signature=lambda run: seen
     )
 
 
@@ -104,7 +104,7 @@ def test_an_unknown_failure_suggests_the_nearest():
 
 
 def test_every_file_is_a_mode_of_its_own_name():
-    folder = Path(failures.__file__).parent
+    folder = Path(catalogue.__file__).parent
     files = {path.stem: path.parent.name for path in folder.glob("*/*.py") if path.stem != "__init__"}
     assert {name: each.topic for name, each in FAILURES.items()} == files
     assert {name: each.name for name, each in FAILURES.items()} == {name: name for name in files}
@@ -115,12 +115,13 @@ def test_a_new_file_is_found_by_being_there(tmp_path, monkeypatch):
         '"""A mode that a contributor dropped in."""\n'
         "import dataclasses\n"
         "from labkit.failures.learning_rate import learning_rate_too_low\n"
-        "failure = dataclasses.replace(learning_rate_too_low.failure, title='Learning rate forgotten')\n"
+        "old = learning_rate_too_low.failure\n"
+        "failure = dataclasses.replace(old, module=__name__, title='Learning rate forgotten')\n"
     )
     package = importlib.import_module("labkit.failures.learning_rate")
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     try:
-        found = failures._discover()
+        found = catalogue._discover()
     finally:
         sys.modules.pop("labkit.failures.learning_rate.learning_rate_forgotten", None)
         vars(package).pop("learning_rate_forgotten", None)
@@ -169,7 +170,7 @@ def test_a_diagnosis_says_which_look_alikes_it_excluded():
 
 def test_thin_evidence_is_no_diagnosis(monkeypatch):
     thin = dataclasses.replace(
-        FAILURES["dead_relu"], signature=lambda run: Evidence("1", "2", 0, confidence=THIN - 0.01), name="dead_relu"
+        FAILURES["dead_relu"], signature=lambda run: Evidence("1", "2", 0, confidence=THIN - 0.01)
     )
     monkeypatch.setitem(FAILURES, "dead_relu", thin)
     assert diagnose(hand_made()) == []

@@ -1,42 +1,40 @@
 """The phase diagram: real runs over a grid, what became of each, kept on disk, stopped and taken up again."""
 
-import importlib
-
 import numpy as np
 import pytest
 from helpers import hand_made, tiny
 
-from labkit.training.run_store import Archive
-from labkit.training.rules import RecipeError
 from labkit.diagnosis.phase_diagram import OUTCOMES, Cell, Phase, outcome, phase
 from labkit.diagnosis.phase_plots import MARKS, phase_diagram
+from labkit.errors import RecipeError
+from labkit.training import run_store
+from labkit.training.run_store import Memory, RunStore
 
-phase_module = importlib.import_module("labkit.phase")  # `labkit.phase` is the function
 AXES = {"lr": (1e-6, 0.1, 1e4), "depth": (2, 3)}
 BASE = tiny(steps=8)
 
 
 @pytest.fixture
-def archive(tmp_path) -> Archive:
-    return Archive(tmp_path)
+def store(tmp_path) -> RunStore:
+    return RunStore(tmp_path)
 
 
 @pytest.fixture
 def trainings(monkeypatch) -> list:
     """The recipes that were really trained."""
-    done, train = [], phase_module.train
+    done, train = [], run_store.train
 
     def counting(recipe, **options):
         done.append(recipe)
         return train(recipe, **options)
 
-    monkeypatch.setattr(phase_module, "train", counting)
+    monkeypatch.setattr(run_store, "train", counting)
     return done
 
 
-def test_every_cell_is_the_real_run_of_its_recipe(archive, trainings):
+def test_every_cell_is_the_real_run_of_its_recipe(store, trainings):
     found = Phase(BASE, AXES)
-    assert list(found.explore(archive=archive)) == list(found.recipes) == list(found.cells)
+    assert list(found.explore(store=store)) == list(found.recipes) == list(found.cells)
     assert len(trainings) == 6
     for (lr, depth), cell in found.cells.items():
         assert (cell.run.recipe["lr"], cell.run.recipe["depth"]) == (lr, depth)
@@ -45,20 +43,22 @@ def test_every_cell_is_the_real_run_of_its_recipe(archive, trainings):
     assert sum(found.counts.values()) == 6 and "6 of 6 runs" in repr(found) and "<img" in found._repr_html_()
 
 
-def test_what_was_finished_is_not_trained_again(archive, trainings):
+def test_what_was_finished_is_not_trained_again(store, trainings):
     first, second = Phase(BASE, AXES), Phase(BASE, AXES)
-    list(first.explore(archive=archive))
-    list(second.explore(archive=archive))
+    list(first.explore(store=store))
+    store.forget()
+    list(second.explore(store=store))
     assert len(trainings) == 6
     assert [cell.outcome for cell in first.cells.values()] == [cell.outcome for cell in second.cells.values()]
     for place, cell in first.cells.items():
         assert second[place].run.facts["weights_sha256"] == cell.run.facts["weights_sha256"]
-    archive.path(BASE.but(lr=0.1, depth=3)).write_bytes(b"damaged")
-    list(Phase(BASE, AXES).explore(archive=archive))
+    store.path(BASE.but(lr=0.1, depth=3)).write_bytes(b"damaged")
+    store.forget()
+    list(Phase(BASE, AXES).explore(store=store))
     assert trainings[6:] == [BASE.but(lr=0.1, depth=3)]
 
 
-def test_it_stops_within_a_step_and_goes_on_where_it_was(archive, trainings):
+def test_it_stops_within_a_step_and_goes_on_where_it_was(store, trainings):
     asked = []
 
     def stop() -> bool:
@@ -66,18 +66,18 @@ def test_it_stops_within_a_step_and_goes_on_where_it_was(archive, trainings):
         return len(asked) > 12  # in the middle of the second run
 
     found = Phase(BASE, AXES)
-    assert len(list(found.explore(archive=archive, stop=stop))) == 1
-    assert len(asked) == 13 and len(list(archive.folder.glob("*.npz"))) == 1
-    rest = list(found.explore(archive=archive))
+    assert len(list(found.explore(store=store, stop=stop))) == 1
+    assert len(asked) == 13 and len(list(store.folder.glob("*.npz"))) == 1
+    rest = list(found.explore(store=store))
     assert len(rest) == 5 and len(found.cells) == 6
     assert all(len(cell.run) == 8 or cell.run.facts["stopped"] == "non-finite" for cell in found.cells.values())
 
 
-def test_several_processes_find_the_same(archive, tmp_path):
+def test_several_processes_find_the_same(store, tmp_path):
     axes = {"lr": (0.01, 0.1), "depth": (2,)}
     alone, together = Phase(BASE, axes), Phase(BASE, axes)
-    list(alone.explore(archive=archive))
-    list(together.explore(archive=Archive(tmp_path / "other"), jobs=2))
+    list(alone.explore(store=store))
+    list(together.explore(store=RunStore(tmp_path / "other", memory=Memory()), jobs=2))
     for place in alone.cells:
         assert together[place].run.facts["weights_sha256"] == alone[place].run.facts["weights_sha256"]
 

@@ -8,7 +8,7 @@ from helpers import hand_made
 from played import made_of, played, with_traces
 
 from labkit.diagnosis import report
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.training.recipe import Recipe
 
 

@@ -2,16 +2,22 @@
 
 import dataclasses
 import importlib
+import re
 
 import pytest
 from helpers import hand_made, trained
+from played import short
 
+from labkit.diagnosis import report
+from labkit.diagnosis.study import Study, is_cured, play, study, why_not_cured
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES, UnknownFailure
 from labkit.failures.mode import CLOSE, LEARNED
-from labkit.failures import FAILURES, UnknownFailure
+from labkit.training import run_store
 from labkit.training.recipe import Recipe
-from labkit.diagnosis.study import Study, is_cured, study, why_not_cured
+from labkit.training.run_store import Memory, RunStore
 
-module = importlib.import_module("labkit.study")
+module = importlib.import_module("labkit.diagnosis.study")
 LOW = FAILURES["learning_rate_too_low"]
 
 
@@ -24,7 +30,7 @@ def calls(monkeypatch) -> list[Recipe]:
         asked.append(recipe)
         return trained(recipe)
 
-    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(run_store, "train", train)
     return asked
 
 
@@ -49,10 +55,10 @@ def test_a_cure_that_is_the_healthy_twin_is_not_trained_again(calls, quick):
 
 
 def test_a_run_that_is_known_is_not_trained_again(calls, quick):
-    known = {}
-    one = study(LOW.name, known=known)
-    other = study(LOW.name, changes={"lr": 0.05}, known=known)
-    assert calls == [quick.healthy, quick.sick, quick.sick.but(lr=0.05)] == list(known)
+    store = RunStore(memory=Memory())
+    one = study(LOW.name, store=store)
+    other = study(LOW.name, changes={"lr": 0.05}, store=store)
+    assert calls == [quick.healthy, quick.sick, quick.sick.but(lr=0.05)] and len(store.memory.runs) == 3
     assert other.healthy is one.healthy and other.sick is not one.sick
 
 
@@ -78,14 +84,14 @@ def test_seed_and_data_set_go_to_all_three(calls, quick):
 
 def test_options_go_to_the_training(monkeypatch, quick):
     seen = []
-    monkeypatch.setattr(module, "train", lambda recipe, **options: seen.append(options) or trained(recipe))
+    monkeypatch.setattr(run_store, "train", lambda recipe, **options: seen.append(options) or trained(recipe))
     study(LOW.name, progress=False)
     is_cured(LOW.name, quick.sick, progress=False)
     assert seen == [{"progress": False, "errors": "record"}] * 4
 
 
 def test_an_interrupted_study_ends(monkeypatch, quick):
-    monkeypatch.setattr(module, "train", lambda recipe, **_: hand_made(facts={"stopped": "interrupted"}))
+    monkeypatch.setattr(run_store, "train", lambda recipe, **_: hand_made(facts={"stopped": "interrupted"}))
     with pytest.raises(KeyboardInterrupt):
         study(LOW.name)
 
@@ -109,6 +115,27 @@ def test_a_study_says_in_one_line_what_it_is():
     del runs["sick"].traces["val_accuracy"]  # a run that was never validated
     found = Study(mode=LOW, recipes=LOW.recipes(), diagnoses=[], **runs)
     assert repr(found) == f"<Study of {LOW.name}: healthy 90.0%, sick ?, cured 90.0%; diagnosis: []>"
+
+
+@pytest.mark.parametrize("role", ["sick", "healthy"])
+def test_a_study_without_validations_is_refused_before_anything_is_trained(calls, quick, role):
+    recipes = quick.recipes()
+    recipes[role] = recipes[role].but(evaluate_every=0)
+    with pytest.raises(RecipeError, match=f"evaluate_every: .* with 0 the {role} run has none; expected .* above 0"):
+        play(quick, recipes)
+    with pytest.raises(RecipeError, match="evaluate_every"):
+        study(LOW.name, changes={"evaluate_every": 0})
+    assert calls == []
+
+
+def test_every_run_of_a_study_is_diagnosed_once(calls, quick, monkeypatch):
+    asked, really = [], module.diagnose
+    monkeypatch.setattr(module, "diagnose", lambda run: asked.append(run) or really(run))
+    found = study(LOW.name)
+    for _ in range(3):
+        assert isinstance(found.is_cured, bool) and isinstance(found.is_clean, bool) and found.named
+    assert asked == [found.sick, found.healthy]  # the cured run is the healthy one
+    assert found.verdicts["sick"] is found.diagnoses and found.verdicts["cured"] is found.verdicts["healthy"]
 
 
 # --- is it cured? ---------------------------------------------------------------------------------
@@ -142,7 +169,7 @@ def test_a_run_has_to_learn_something(dataset):
 def test_a_failure_that_still_shows_is_named_with_its_evidence():
     words = verdict(update_ratio=1e-6, probe_loss=2.3)
     assert words.startswith(
-        "not yet: the run still shows learning rate too low: a step changes no layer by more than 1e-06"
+        "not yet: the run still shows learning rate too low: no step changes a layer by more than 1e-06"
     )
     assert "(usual: updates of 0.001 to 0.03 of a layer)" in words
 
@@ -190,3 +217,16 @@ def test_a_data_set_of_ones_own_keeps_the_healthy_recipe(calls, quick):
 
     is_cured(LOW.name, quick.sick.but(data=my_data))
     assert calls[1] == quick.healthy.but(data=my_data)
+
+
+def test_a_study_whose_sick_run_was_never_validated_can_be_shown():
+    def evaluate(training, split):
+        raise ValueError("bug in the validation")
+
+    mode = FAILURES["learning_rate_too_low"]
+    recipes = {role: short(recipe) for role, recipe in mode.recipes().items()}
+    recipes["sick"] = recipes["sick"].but(evaluate=evaluate)
+    found = play(mode, recipes, progress=False)
+    assert found.sick.accuracy is None and found.harm == 1.0
+    assert re.search(r"sick +- +-  ", report.study_in_words(found)) and found._repr_html_()
+    assert report.study_as_values(found)["runs"]["sick"]["val_loss"] is None

@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import labkit
+from labkit.diagnosis.watch import Alarm, Watch, bare, watch
+from labkit.recording.meters import WeightMeter
+from labkit.recording.recorder import Recorder
 from labkit.training.data import load
-from labkit.training.recipe import Recipe
 from labkit.training.loop import train
-from labkit.diagnosis.watch import Alarm, bare, watch
+from labkit.training.recipe import Recipe
 
 X, Y = (part[:512] for part in load("mnist", "train"))
 
@@ -113,6 +115,44 @@ def test_a_closure_is_waited_for():
     np.testing.assert_allclose(run["update_norm"], 0.1 * run["grad_norm"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("bad", [False, True])
+def test_before_the_loss_is_known_only_gradients_and_weights_are_held(bad, monkeypatch):
+    measured = []
+    monkeypatch.setattr(WeightMeter, "measure", lambda meter, loss: measured.append(loss))
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        x, y = next(batches(1))
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        if bad:
+            model[1].weight.grad[0, 0] = torch.nan
+        optimizer.step()
+        norm = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm().item()
+        assert record.held == pytest.approx(norm, rel=1e-4, nan_ok=True) and np.isnan(record.held) == bad
+        record.step(loss)
+        assert record.held is None
+    assert record.run["loss"] == pytest.approx([loss.item()])
+    assert measured == []  # nothing was measured with a loss that is not the loss
+
+
+@pytest.mark.parametrize("told", [lambda loss: loss.item(), lambda loss: loss.double(), lambda loss: loss.reshape(1)])
+def test_a_loss_may_be_a_number_or_any_tensor_of_one(told):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as record:
+        x, y = next(batches(1))
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        record.step(told(loss))
+    assert record.run["loss"] == pytest.approx([loss.item()])
+
+
+def test_the_run_of_a_watch_is_a_property_and_a_recorder_has_a_method_of_another_name():
+    assert isinstance(Watch.run, property) and not hasattr(Recorder, "run")
+
+
 def test_accumulated_gradients_are_one_step():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -176,6 +216,8 @@ def test_a_compiled_net_is_watched_from_outside():
         record.validation(accuracy=0.5)
     run = record.run
     assert run.layers == ("1", "3") and (run["grad_norm"] > 0).all() and run["dead"].shape[0] == 1
+    assert run["dead"].shape[1] == len(run.activations)  # a column for each name
+    assert record.report()
 
 
 def test_wrappers_are_looked_through():
@@ -290,3 +332,64 @@ def test_a_watch_that_was_never_begun_says_how():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with pytest.raises(RuntimeError, match=r"with labkit\.watch\(model, optimizer\) as record"):
         plain_loop(model, optimizer, steps=1, record=watch(model, optimizer))
+
+
+def test_of_two_updates_before_a_step_the_first_is_measured():
+    model, norms = net(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = next(iter(batches(1)))
+    with watch(model, optimizer) as record:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            norms.append(torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()]).item())
+            optimizer.step()
+            for weight in model.parameters():
+                weight.grad.mul_(2)
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    assert record.run["grad_norm_total"].tolist() == pytest.approx(norms, rel=1e-4)
+
+
+def test_a_loop_that_zeroes_its_gradients_before_it_reports_a_jump_has_gradients():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    with watch(model, optimizer) as record:
+        for step, (x, y) in enumerate(batches(120)):
+            loss = cross_entropy(model(x * (100 if step == 101 else 1)), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            record.step(loss, batch=(x, y))
+    run = record.run
+    assert run.facts["measured_in_full"]["also"] and run.facts["without_gradient"] == []
+    assert (run["grad_max"].max(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), (0, 1_700_000_000)], ids=["signs", "ids"])
+def test_whole_numbers_that_are_no_classes_are_left_alone(labels, tmp_path):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer) as record:
+        for _ in range(3):
+            x, y = torch.randn(8, 4), torch.tensor(labels * 4)
+            loss = (model(x)[:, 0] - y.sign()).square().mean()
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    run = record.run
+    assert "label_entropy" not in run and "classes" not in run.facts
+    run.save(tmp_path / "run.npz")
+
+
+def test_a_net_that_is_one_recurrent_layer_can_be_saved(tmp_path):
+    model = nn.RNN(3, 5, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer) as record:
+        loss = model(torch.randn(2, 4, 3))[0].square().mean()
+        loss.backward()
+        optimizer.step()
+        record.step(loss)
+    assert record.run.activations == ("inputs", "net", "outputs")
+    record.run.save(tmp_path / "run.npz")

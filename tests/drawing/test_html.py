@@ -7,20 +7,18 @@ import os
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
-from helpers import tiny, trained
+from helpers import ROOT, tiny, trained
 from played import made_of, played
 from rich.console import Console
 
 from labkit.diagnosis import report
-from labkit.drawing import html as display
-from labkit.failures import FAILURES, Catalogue
+from labkit.drawing import html
+from labkit.failures.catalogue import FAILURES, Catalogue
 from labkit.recording.run import Run
 from labkit.training.loop import train
 
-ROOT = Path(__file__).resolve().parents[1]
 VOID = {"img", "br"}
 
 
@@ -113,13 +111,13 @@ def test_a_study_shows_its_picture_and_its_words():
 def test_words_are_escaped():
     mode = dataclasses.replace(FAILURES["dead_relu"], title='<b>"bold" & brash</b>', symptom="a < b & <script>")
     study = dataclasses.replace(made_of("dead_relu", healthy=played("dead_relu").healthy), mode=mode)
-    page = Page(display.study_html(study))
+    page = Page(study._repr_html_())
     assert not page.all("b") and '<b>"bold" & brash</b>' in page.text
     assert '<b>"bold" & brash</b>' in picture(page)
     odd = dataclasses.replace(study.healthy, facts={"first_nonfinite": {"step": 3, "stage": "<i>loss</i>"}})
-    page = Page(display.run_html(odd))
+    page = Page(html.run_html(odd))
     assert not page.all("i") and "(<i>loss</i>)" in page.text
-    catalogue = Page(display.catalogue_html(Catalogue({"dead_relu": mode})))
+    catalogue = Page(Catalogue({"dead_relu": mode})._repr_html_())
     assert not catalogue.all("script") and "a < b & <script>" in catalogue.text
 
 

@@ -6,23 +6,21 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import hand_made, tiny, trained
+from helpers import ROOT, hand_made, tiny, trained
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from played import attentive, made_of, played, with_traces
 
 from labkit.drawing import plots
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
-from labkit.failures.signs import gradient_ratio, typical
-from labkit.course.poster.content import BANDS
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+from labkit.recording.summaries import gradient_ratio, typical
+from labkit.recording.traces import BANDS
 
-ROOT = Path(__file__).resolve().parents[1]
 ROLES = ["healthy", "sick", "cured"]
 
 
@@ -142,7 +140,7 @@ def test_a_run_that_ended_as_nan_is_drawn_without_a_warning(name):
 
 
 def test_no_pyplot_so_that_no_global_state_is_touched():
-    code = "import sys; import labkit.plots, labkit.sheet; print('matplotlib.pyplot' in sys.modules)"
+    code = "import sys; import labkit.drawing.plots, labkit.drawing.page; print('matplotlib.pyplot' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert answer.stdout.strip() == "False", answer.stderr

@@ -3,7 +3,7 @@
 import pytest
 from test_contract import SEED, assert_contract, played
 
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 
 
 @pytest.mark.parametrize("name", [name for name, mode in FAILURES.items() if mode.on("cifar10")])

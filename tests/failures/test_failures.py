@@ -9,7 +9,7 @@ import pytest
 from helpers import LAYERS, hand_made
 
 from labkit.diagnosis.diagnose import diagnose
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
 
 JUST_ABOVE, JUST_BELOW = 1.01, 0.99
@@ -198,18 +198,18 @@ def turned(lowest: float = 1.0, end: float = 3.0, train: float = 0.01, accuracy:
         (turned(end=FEW.RISE * JUST_BELOW), False),
         (turned(lowest=0.3, end=0.8, train=0.8 - FEW.GAP * JUST_ABOVE), True),
         (turned(lowest=0.3, end=0.8, train=0.8 - FEW.GAP * JUST_BELOW), False),
-        (turned(accuracy=FEW.BY_HEART), True),
-        (turned(accuracy=FEW.BY_HEART - 0.001), False),
+        (turned(accuracy=FEW.MEMORISED), True),
+        (turned(accuracy=FEW.MEMORISED - 0.001), False),
     ],
 )
-def test_too_few_samples_needs_a_turn_a_gap_and_a_training_set_by_heart(run, seen):
+def test_too_few_samples_needs_a_turn_a_gap_and_a_memorised_training_set(run, seen):
     assert names(run) == (["too_few_samples"] if seen else [])
 
 
 def test_too_few_samples_says_when_it_turned():
     (found,) = diagnose(turned())
     assert (found.onset, found.place) == (10, "")
-    assert "100% right" in found.seen and "rose from 1.00 at step 10 to 3.00" in found.seen
+    assert "training accuracy of 100%" in found.seen and "rose from 1.00 at step 10 to 3.00" in found.seen
     assert "not 3.0" in found.usual
 
 
@@ -282,10 +282,10 @@ def test_two_layers_are_too_few_to_speak_of_vanishing():
     assert names(run) == []
 
 
-def test_vanishing_gradients_says_how_much_each_layer_passes_on():
+def test_vanishing_gradients_says_the_factor_per_layer():
     (found,) = diagnose(fading(first=1e-8, last=1.0))
     assert (found.onset, found.place) == (0, LAYERS[0])
-    assert found.seen == "the gradient of layer1 is 1e-08 of that of layer3: each layer passes on 0.0001"
+    assert found.seen == "the gradient of layer1 is 1e-08 of that of layer3: a factor of 0.0001 per layer"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_dead_relu_needs_a_dead_layer_and_a_flat_loss(run, seen):
 def test_dead_relu_begins_when_it_stays_dead(shares, onset):
     (found,) = diagnose(dying(*shares))
     assert (found.onset, found.place) == (onset, "relu2")
-    assert found.seen == f"{shares[-1]:.0%} of the units of relu2 are silent on every probe image"
+    assert found.seen == f"{shares[-1]:.0%} of the units of relu2 are zero on every probe image"
 
 
 @pytest.mark.parametrize(("share", "seen"), [(0.39, False), (0.9, True)])
@@ -378,7 +378,7 @@ def test_fp16_overflow_needs_a_float16_activation_that_would_fit_in_float32(run,
 def test_fp16_overflow_says_where_when_and_how_large():
     (found,) = diagnose(origin(float32=123_456.0))
     assert (found.onset, found.place) == (2, "layer3")
-    assert found.seen == "12 entries of layer3 are not finite at step 2: in float32 the largest wants to be 123,456"
+    assert found.seen == "12 entries of layer3 are not finite at step 2: in float32 the largest is 123,456"
     assert "65,504" in found.usual
 
 

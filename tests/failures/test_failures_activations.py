@@ -10,7 +10,7 @@ import pytest
 from helpers import hand_made
 
 from labkit.diagnosis.diagnose import diagnose, evidence_of
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
 
 ABOVE, BELOW = 1.01, 0.99

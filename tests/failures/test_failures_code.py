@@ -8,7 +8,7 @@ import pytest
 from helpers import LAYERS, hand_made
 
 from labkit.diagnosis.diagnose import evidence_of
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 
 PARAMETERS = tuple(f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias"))
 FLOOR = math.log(math.e + 9) - 1  # the least loss that is left when a softmax stands before cross entropy

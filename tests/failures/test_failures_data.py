@@ -7,14 +7,15 @@ import pytest
 import torch
 from helpers import hand_made, tiny, trained, watched
 
-from labkit.training.data import load
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.data.augmented_validation import rotated_and_shifted
-from labkit.failures.data.class_imbalance import balanced_batches, uneven
+from labkit.failures.data.class_imbalance import balanced_batches, imbalanced
+from labkit.failures.signs import outlier_batches
 from labkit.recording.sample_log import fingerprints, outlying, pixels
-from labkit.training.parts import shuffled
-from labkit.failures.signs import blows, chance_loss, input_deviation, label_shares, late_loss
+from labkit.recording.summaries import chance_loss, input_deviation, label_shares, late_loss
+from labkit.training.data import load
 from labkit.training.loop import train
+from labkit.training.parts import shuffled
 
 TEN = [0.1] * 10
 
@@ -325,7 +326,7 @@ def test_readings_of_data():
 
 
 def test_a_blow_is_measured_against_the_steps_before():
-    (blow,) = blows(blown_run(share=0.25, gradient=7, aftermath=3))
+    (blow,) = outlier_batches(blown_run(share=0.25, gradient=7, aftermath=3))
     assert (blow.step, blow.outliers) == (25, 0.25)
     assert (blow.gradient, blow.aftermath) == (pytest.approx(7), pytest.approx(3))
 
@@ -376,10 +377,10 @@ def test_the_skipping_step_is_the_plain_one_where_nothing_is_extreme():
     assert runs[0].facts["weights_sha256"] == runs[1].facts["weights_sha256"]
 
 
-def test_the_uneven_collection_and_its_balanced_draw():
+def test_the_imbalanced_data_set_and_its_balanced_batches():
     train_set = load("mnist", "train")
     split = train_set._replace(x=train_set.x[:10_000], y=train_set.y[:10_000])
-    assert uneven(split).y.bincount().tolist() == [1000, 1000, *[20] * 8]
+    assert imbalanced(split).y.bincount().tolist() == [1000, 1000, *[20] * 8]
     drawn = balanced_batches(split, tiny(batch_size=2000), torch.Generator().manual_seed(0))
     assert next(drawn)[1].bincount(minlength=10).min() > 140
 

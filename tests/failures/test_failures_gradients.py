@@ -7,8 +7,9 @@ import pytest
 from helpers import hand_made, tiny, trained
 
 from labkit.diagnosis.diagnose import evidence_of
-from labkit.failures import FAILURES
-from labkit.failures.signs import hidden_sizes, unlearned, whole_norm
+from labkit.failures.catalogue import FAILURES
+from labkit.failures.signs import unlearned
+from labkit.recording.summaries import hidden_sizes, whole_norm
 
 CHANCE = np.log(10)
 OURS = (
@@ -105,9 +106,9 @@ def test_a_gradient_that_is_large_only_later_has_another_cause():
     assert seen("exploding_gradients", run) is None
 
 
-def recurrent(norm=330.0, share=0.33, loudest=0, parameter="layer1.weight_hh_l0"):
+def recurrent(norm=330.0, share=0.33, largest=0, parameter="layer1.weight_hh_l0"):
     norms = np.ones((40, 3))
-    norms[:, loudest] = 300.0
+    norms[:, largest] = 300.0
     run = hand_made(grad_norm=norms, grad_norm_total=norm, probe_loss=ending(share))
     return dataclasses.replace(run, parameters=("layer1.weight_ih_l0", parameter, "layer3.weight"))
 
@@ -117,7 +118,7 @@ def test_a_recurrent_explosion_sits_in_the_recurrent_weight():
     assert found.place == "layer1.weight_hh_l0" and found.onset == 0
 
 
-@pytest.mark.parametrize("change", [{"norm": 270.0}, {"share": 0.27}, {"loudest": 2}, {"parameter": "layer1.weight"}])
+@pytest.mark.parametrize("change", [{"norm": 270.0}, {"share": 0.27}, {"largest": 2}, {"parameter": "layer1.weight"}])
 def test_no_recurrent_explosion_on_the_other_side_of_each_threshold(change):
     assert seen("exploding_recurrent_gradients", recurrent(**change)) is None
 
@@ -237,14 +238,14 @@ def test_units_that_become_alike_later_are_no_matter_of_init():
     assert seen("symmetric_init", hand_made(twins=later, probe_loss=ending(0.55))) is None
 
 
-def loud(inputs=2.8, hidden=5.5, outputs=50.0, first=5.5, norm=900.0, share=0.11):
+def large(inputs=2.8, hidden=5.5, outputs=50.0, first=5.5, norm=900.0, share=0.11):
     losses = np.linspace(first * CHANCE, 1.0, 40)
     sizes = np.tile([inputs, 1.0, hidden, outputs], (40, 1))
     return hand_made(activation_std=sizes, loss=losses, grad_norm_total=norm, probe_loss=ending(share))
 
 
-def test_a_large_init_is_loud_in_the_hidden_layers_of_quiet_inputs():
-    found = seen("init_too_large", loud())
+def test_a_large_init_has_large_hidden_activations_from_normalised_inputs():
+    found = seen("init_too_large", large())
     assert found.place == "relu2" and found.onset == 0
 
 
@@ -252,26 +253,26 @@ def test_a_large_init_is_loud_in_the_hidden_layers_of_quiet_inputs():
     "change", [{"inputs": 3.3}, {"hidden": 4.5}, {"first": 4.5}, {"norm": 1100.0}, {"share": 0.09}]
 )
 def test_no_large_init_on_the_other_side_of_each_threshold(change):
-    assert seen("init_too_large", loud(**change)) is None
+    assert seen("init_too_large", large(**change)) is None
 
 
-def loud_head(inputs=2.8, hidden=4.8, ratio=27.0, first=4.4, share=0.22):
-    return loud(inputs=inputs, hidden=hidden, outputs=ratio * hidden, first=first, share=share)
+def large_head(inputs=2.8, hidden=4.8, ratio=27.0, first=4.4, share=0.22):
+    return large(inputs=inputs, hidden=hidden, outputs=ratio * hidden, first=first, share=share)
 
 
-def test_a_loud_head_shouts_over_quiet_hidden_layers():
-    found = seen("head_init_too_large", loud_head())
+def test_a_large_head_has_outputs_far_above_its_hidden_layers():
+    found = seen("head_init_too_large", large_head())
     assert found.place == "layer3" and "27 times" in found.seen
 
 
 @pytest.mark.parametrize("change", [{"inputs": 3.3}, {"hidden": 5.3}, {"ratio": 23.0}, {"first": 3.6}, {"share": 0.18}])
-def test_no_loud_head_on_the_other_side_of_each_threshold(change):
-    assert seen("head_init_too_large", loud_head(**change)) is None
+def test_no_large_head_on_the_other_side_of_each_threshold(change):
+    assert seen("head_init_too_large", large_head(**change)) is None
 
 
 def test_the_two_large_inits_do_not_answer_for_each_other():
-    assert seen("head_init_too_large", loud(share=0.5)) is None
-    assert seen("init_too_large", loud_head(first=10.0)) is None
+    assert seen("head_init_too_large", large(share=0.5)) is None
+    assert seen("init_too_large", large_head(first=10.0)) is None
 
 
 # --- where weights go ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from helpers import hand_made
 
 from labkit.diagnosis.diagnose import evidence_of
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.signs import flat_start
 from labkit.recording.run import Run
 
@@ -70,8 +70,8 @@ def flat(steps=300, length=150, slope=0.1, peak=1.0, growth=3.0, end=0.5, moves=
         (flat(length=300, end=1.0), False),  # no way down was ever found: nobody can tell
         (flat(end=PLATEAU.ESCAPED * BELOW), True),
         (flat(end=PLATEAU.ESCAPED * ABOVE), False),
-        (flat(slope=PLATEAU.SLOPE * BELOW), True),
-        (flat(slope=PLATEAU.SLOPE * ABOVE), False),
+        (flat(slope=PLATEAU.WEAK * BELOW), True),
+        (flat(slope=PLATEAU.WEAK * ABOVE), False),
         (flat(growth=PLATEAU.GROWTH * BELOW), True),
         (flat(growth=PLATEAU.GROWTH * 1.5), False),
         (flat(moves=PLATEAU.MOVES * ABOVE), True),
@@ -249,7 +249,7 @@ def test_too_much_dropout_makes_training_harder_than_the_probe(run, found):
 
 # --- overconfidence -------------------------------------------------------------------------------
 
-SURE = constants("overconfidence")
+LIMITS = constants("overconfidence")
 
 
 def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4, skill=0.9, probe=0.001) -> Run:
@@ -267,21 +267,21 @@ def surer(rise=1.3, sure=0.06, lost=0.0, gap=0.4, skill=0.9, probe=0.001) -> Run
 @pytest.mark.parametrize(
     ("run", "found"),
     [
-        (surer(rise=SURE.RISE * ABOVE), True),
-        (surer(rise=SURE.RISE * BELOW), False),
-        (surer(sure=SURE.SURE * ABOVE), True),
-        (surer(sure=SURE.SURE * BELOW), False),
-        (surer(skill=SURE.SKILL * ABOVE), True),
-        (surer(skill=SURE.SKILL * BELOW), False),
-        (surer(lost=SURE.KEPT * BELOW), True),
-        (surer(lost=SURE.KEPT * ABOVE), False),
-        (surer(gap=SURE.GAP * BELOW), True),
-        (surer(gap=SURE.GAP * ABOVE), False),
-        (surer(probe=SURE.BY_HEART * BELOW), True),
-        (surer(probe=SURE.BY_HEART * ABOVE), False),
+        (surer(rise=LIMITS.RISE * ABOVE), True),
+        (surer(rise=LIMITS.RISE * BELOW), False),
+        (surer(sure=LIMITS.OVERCONFIDENT * ABOVE), True),
+        (surer(sure=LIMITS.OVERCONFIDENT * BELOW), False),
+        (surer(skill=LIMITS.SKILL * ABOVE), True),
+        (surer(skill=LIMITS.SKILL * BELOW), False),
+        (surer(lost=LIMITS.KEPT * BELOW), True),
+        (surer(lost=LIMITS.KEPT * ABOVE), False),
+        (surer(gap=LIMITS.GAP * BELOW), True),
+        (surer(gap=LIMITS.GAP * ABOVE), False),
+        (surer(probe=LIMITS.MEMORISED * BELOW), True),
+        (surer(probe=LIMITS.MEMORISED * ABOVE), False),
     ],
 )
-def test_overconfidence_is_surer_than_right_with_the_accuracy_kept_and_every_training_image_right(run, found):
+def test_overconfidence_needs_excess_confidence_a_kept_accuracy_and_memorised_training_images(run, found):
     assert seen("overconfidence", run) == found
 
 

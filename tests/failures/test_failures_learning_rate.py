@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import hand_made
 
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import NoTrace
 
 MINE = (

@@ -8,7 +8,7 @@ import pytest
 from helpers import hand_made, tiny, trained
 
 from labkit.diagnosis.diagnose import diagnose, evidence_of
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
 
 
@@ -133,8 +133,8 @@ def rounded(share: float, weights: str = "bfloat16", **facts) -> Run:
 @pytest.mark.parametrize(
     ("run", "seen"),
     [
-        (rounded(LOST.ARRIVES * 0.99), True),
-        (rounded(LOST.ARRIVES * 1.01), False),
+        (rounded(LOST.APPLIED * 0.99), True),
+        (rounded(LOST.APPLIED * 1.01), False),
         (rounded(0.5, "float16"), True),
         (rounded(0.5, "float32"), False),
         (rounded(0.5, clip=0.1, clip_by="norm"), False),  # clipped, not rounded

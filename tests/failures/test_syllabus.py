@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 
 SYLLABUS = {
     "C1 loss shapes": {

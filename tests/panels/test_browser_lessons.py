@@ -6,12 +6,12 @@ from pathlib import Path
 import browser
 import pytest
 
-from labkit.course.exercises import EXERCISES
+from labkit.course.checks import EXERCISES
 
 LESSONS = sorted((browser.ROOT / "notebooks").glob("*.ipynb"))
 A_LESSON = 600  # seconds until a lesson is called stuck: many times what it takes, for busy machines
-# There is a picture, and it takes up room: it came while its cell was out of sight.
-SEEN = "image => image.naturalWidth > 300 && image.clientHeight > 100"
+# There is a chart with points, and it takes up room: it came while its cell was out of sight.
+SEEN = "canvas => canvas.clientWidth > 150 && canvas.clientHeight > 100 && Number(canvas.dataset.points) > 0"
 
 pytestmark = [
     pytest.mark.browser,
@@ -44,6 +44,7 @@ def test_a_lesson_runs_without_traceback_warning_or_complaint(chromium, course, 
         feedback = "".join(page.locator(".jp-OutputArea-output").all_text_contents())
         for exercise in EXERCISES.of(path.name[:2]):
             assert f"not attempted · {exercise.id} " in feedback
-        for picture in page.locator("img.labkit-picture:not([style*='display: none'])").all():
-            browser.wait_for(lambda picture=picture: picture.evaluate(SEEN), "a picture in the panel")
+        for panel in page.locator(".labkit-picture:not([style*='display: none'])").all():
+            chart = panel.locator("canvas").first
+            browser.wait_for(lambda chart=chart: chart.evaluate(SEEN), "a chart in the panel")
         assert page.complaints.heard == []

@@ -5,10 +5,10 @@ import math
 import ipywidgets
 import pytest
 
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import Knob
-from labkit.failures import FAILURES
-from labkit.training.recipe import Recipe
 from labkit.panels.controls import STANDARD, Control, round_numbers
+from labkit.training.recipe import Recipe
 
 
 @pytest.mark.parametrize("name", FAILURES)

@@ -8,20 +8,20 @@ import pytest
 from helpers import tiny
 
 import labkit
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
-from labkit.panels import run_memory as memory
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
 from labkit.panels.gallery_panel import CLASSIC, HEALTHY, Exhibit, Gallery, exhibits, thumbnail, waiting
 from labkit.panels.worker import Ticket
+from labkit.training import run_store
 
 SHORT = tiny(steps=12, evaluate_every=4)
 
 
 @pytest.fixture(autouse=True)
 def empty_memory():
-    memory.forget()
+    run_store.memory.forget()
     yield
-    memory.forget()
+    run_store.memory.forget()
 
 
 def small(name: str, **changes) -> Exhibit:
@@ -37,7 +37,7 @@ def three() -> list[Exhibit]:
 @pytest.fixture
 def shown():
     made = Gallery(three())
-    assert made.stage.worker.wait(60)
+    assert made.view.worker.wait(60)
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def shown():
 @pytest.fixture
 def blind():
     made = Gallery(three(), blind=True)
-    assert made.stage.worker.wait(60)
+    assert made.view.worker.wait(60)
     yield made
     made.close()
 
@@ -54,6 +54,9 @@ def test_the_classic_selection_is_a_dozen_shapes_at_most():
     assert [each.name for each in exhibits()] == list(CLASSIC)
     assert 8 <= len(CLASSIC) <= 12
     assert exhibits()[0].mode is None
+    classics = [each.mode.classic for each in exhibits()[1:]]
+    assert [classic.place for classic in classics] == list(range(1, len(CLASSIC)))
+    assert len({classic.curve for classic in classics}) == len(classics), "two cards show the same shape"
     assert {each.mode.looks for each in exhibits()[1:]} >= {"jumps", "never moves", "stops too high", "not finite"}
 
 
@@ -72,7 +75,7 @@ def test_what_is_not_there_is_refused_with_the_nearest():
 
 
 def test_every_card_gets_a_thumbnail_of_its_own_run(shown):
-    assert [card.image.value for card in shown.cards] == [thumbnail(memory.remembered(e.recipe)) for e in three()]
+    assert [card.image.value for card in shown.cards] == [thumbnail(run_store.memory.get(e.recipe)) for e in three()]
     assert len({card.image.value for card in shown.cards}) == 3
     assert "3 of 3 curves" in shown.count.value
 
@@ -84,19 +87,19 @@ def test_every_card_is_a_button_with_its_title(shown):
 
 def test_a_click_shows_the_curves_the_diagnosis_and_the_prescription(shown):
     shown.cards[1].button.click()
-    assert shown.stage.worker.wait(60)
+    assert shown.view.worker.wait(60)
     mode = FAILURES["learning_rate_too_high"]
     assert shown.answered.diagnoses[0].name == mode.name
-    assert "Learning rate too high. This run: " in shown.stage.picture.status.value
-    assert "gap" in shown.stage.picture.status.value
-    assert all(text in shown.stage.verdict.value for text in ("What to do:", "Check first:", "Proven cure:"))
-    assert shown.stage.picture.image.layout.display is None
+    assert "Learning rate too high. This run: " in shown.view.picture.status.value
+    assert "gap" in shown.view.picture.status.value
+    assert all(text in shown.view.verdict.value for text in ("What to do:", "Check first:", "Proven cure:"))
+    assert shown.view.picture.widget.layout.display is None
     assert shown.cards[1].layout.border_top != shown.cards[0].layout.border_top
 
 
 def test_a_card_that_was_seen_comes_back_without_training(shown, monkeypatch):
     first = shown.respond("learning_rate_too_low")
-    monkeypatch.setattr(memory, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(run_store, "train", lambda *_, **__: pytest.fail("trained again"))
     again = shown.respond("learning_rate_too_low")
     assert again.run is first.run
     assert again.healthy is first.healthy
@@ -106,13 +109,13 @@ def test_a_card_that_was_seen_comes_back_without_training(shown, monkeypatch):
 
 def test_a_card_is_shown_before_its_twin_is_trained(shown, monkeypatch):
     told = []
-    monkeypatch.setattr(shown.stage, "show", lambda runs, words: told.append((list(runs), words)))
+    monkeypatch.setattr(shown.view, "show", lambda runs, words: told.append((list(runs), words)))
     twin = SHORT.but(seed=3)
     mode = FAILURES["underfit"]
     shown.cards[2].exhibit = Exhibit("underfit", mode.title, SHORT.but(lr=1e-6), twin, mode)
     shown.respond("underfit")
     assert [runs for runs, _ in told] == [["sick"], ["healthy", "sick"]]
-    assert "Its healthy twin is being trained" in told[0][1]
+    assert "Its healthy twin is training" in told[0][1]
     assert "Healthy twin: 12 steps" in told[1][1]
 
 
@@ -125,42 +128,42 @@ def test_blind_cards_say_nothing_until_they_are_revealed(blind):
     title = FAILURES["learning_rate_too_high"].title
     blind.respond("learning_rate_too_high")
     said = [card.button.description for card in blind.cards]
-    said += [blind.stage.picture.status.value, blind.stage.verdict.value, blind.count.value]
+    said += [blind.view.picture.status.value, blind.view.verdict.value, blind.count.value]
     assert not any(title.lower() in text.lower() for text in said)
-    assert "What is this?" in blind.stage.verdict.value
-    hidden = blind.stage.picture.image.value
+    assert "What is this?" in blind.view.verdict.value
+    hidden = blind.view.picture.png()
     blind.reveal_button.click()
-    assert title in blind.stage.verdict.value
-    assert blind.stage.picture.image.value != hidden  # now with what gives it away
+    assert title in blind.view.verdict.value
+    assert blind.view.picture.png() != hidden  # now with what gives it away
     assert [card.revealed for card in blind.cards] == [False, True, False]
 
 
 def test_names_are_hidden_and_come_back_with_the_tick_box(shown):
     shown.respond("learning_rate_too_high")
     shown.blind.value = True
-    assert "What is this?" in shown.stage.verdict.value
+    assert "What is this?" in shown.view.verdict.value
     assert shown.reveal_button.layout.display is None
     shown.blind.value = False
-    assert shown.cards[1].button.description in shown.stage.verdict.value
+    assert shown.cards[1].button.description in shown.view.verdict.value
     assert shown.reveal_button.layout.display == "none"
 
 
 def test_reveal_without_a_choice_asks_for_one(blind):
     blind.reveal()
-    assert "Choose a card first" in blind.stage.picture.status.value
+    assert "Choose a card first" in blind.view.picture.status.value
 
 
 def test_a_gallery_that_is_stopped_leaves_the_rest_untrained(shown):
     for card in shown.cards:
         card.image.value = waiting()
-    memory.forget()
+    run_store.memory.forget()
     ticket = Ticket()
     ticket.cancel()
-    shown.hang(ticket)
+    shown.train_thumbnails(ticket)
     assert all(card.image.value == waiting() for card in shown.cards)
     assert "0 of 3 curves (stopped)" in shown.count.value
     shown.run_button.click()
-    assert shown.stage.worker.wait(60)
+    assert shown.view.worker.wait(60)
     assert "3 of 3 curves" in shown.count.value
 
 

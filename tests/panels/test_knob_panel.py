@@ -1,5 +1,6 @@
 """The knob panel without a browser: turning knobs trains, shows, names and remembers."""
 
+import base64
 import gc
 import io
 import threading
@@ -10,61 +11,77 @@ import pytest
 from helpers import tiny
 from PIL import Image
 
-import labkit
-from labkit.failures import FAILURES
-from labkit.panels import run_memory as memory, live_view as stage
+from labkit.diagnosis.diagnose import diagnose
+from labkit.failures.catalogue import FAILURES
+from labkit.panels import live_view
 from labkit.panels.knob_panel import KnobPanel, knobs
 from labkit.panels.live_plots import Picture, panes_for
+from labkit.training import run_store, state
 
 TINY = "learning_rate_too_high/sick: samples=256, steps=30, width=16, evaluate_every=10"
 
 
 @pytest.fixture(autouse=True)
 def empty_memory():
-    memory.forget()
+    run_store.memory.forget()
     yield
-    memory.forget()
+    run_store.memory.forget()
 
 
-@pytest.fixture
-def panel(monkeypatch):
+@pytest.fixture(params=["interactive", "picture"])
+def panel(request, monkeypatch):
+    """The same panel with charts and with images."""
+    monkeypatch.setenv("LABKIT_CHARTS", request.param)
     small_twins(monkeypatch)
     made = knobs(TINY)
-    assert made.stage.worker.wait(60)
+    assert made.view.worker.wait(60)
     yield made
     made.close()
 
 
 def small_twins(monkeypatch) -> None:
     """Healthy twins as short as the tiny runs."""
-    from labkit.panels.panel_state import Situation
+    from labkit.panels.panel_state import PanelState
 
-    monkeypatch.setattr(Situation, "twin", property(lambda self: tiny(seed=self.recipe.seed, evaluate_every=3)))
+    monkeypatch.setattr(PanelState, "twin", property(lambda self: tiny(seed=self.recipe.seed, evaluate_every=3)))
 
 
 def status(panel) -> str:
-    return panel.stage.picture.status.value
+    return panel.view.picture.status.value
+
+
+def live(panel):
+    """What is shown of a run that trains: an image, or the points of its lines."""
+    shown = panel.view.picture
+    return shown.widget.value if isinstance(shown, Picture) else sum(points.size for points in shown.sent.values())
 
 
 def pixels(panel) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(panel.stage.picture.image.value)))
+    return np.asarray(Image.open(io.BytesIO(panel.view.picture.png())))
+
+
+def test_a_notebook_keeps_the_widget_and_an_image_of_a_finished_run(panel):
+    kept = panel._repr_mimebundle_()
+    assert kept["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
+    assert base64.b64decode(kept["image/png"]).startswith(b"\x89PNG")
+    assert "Your run: 30 steps" in kept["text/plain"]
 
 
 def test_opened_it_trains_and_shows_picture_status_and_verdict(panel):
     assert "Learning rate too high" in status(panel)
     assert "role='status'" in status(panel)
-    assert "Learning rate too high" in panel.stage.verdict.value
-    assert "Usual:" in panel.stage.verdict.value
+    assert "Learning rate too high" in panel.view.verdict.value
+    assert "Usual:" in panel.view.verdict.value
     assert pixels(panel).std() > 10
-    assert panel.stage.progress.bar_style == "success"
+    assert panel.view.progress.bar_style == "success"
 
 
 def test_respond_turns_knobs_and_gives_the_run_and_the_diagnosis(panel):
-    before = panel.stage.picture.image.value
+    before = panel.view.picture.png()
     answer = panel.respond(lr=0.05)
     assert len(answer.run) == 30
-    assert answer.diagnoses == labkit.diagnose(answer.run)
-    assert panel.stage.picture.image.value != before
+    assert answer.diagnoses == diagnose(answer.run)
+    assert panel.view.picture.png() != before
     assert panel.knobs["lr"].value == 0.05
     assert f"{answer.run.accuracy:.1%}" in status(panel)
     assert panel.state == TINY + ", lr=0.05"
@@ -72,69 +89,70 @@ def test_respond_turns_knobs_and_gives_the_run_and_the_diagnosis(panel):
 
 def test_a_turned_slider_trains_in_the_thread(panel):
     panel.knobs["lr"].widget.value = 0.01
-    assert panel.stage.worker.wait(60)
-    assert panel.situation.changes["lr"] == 0.01
+    assert panel.view.worker.wait(60)
+    assert panel.setting.changes["lr"] == 0.01
     assert "30 steps" in status(panel)
 
 
 def test_ten_values_leave_one_run(panel, monkeypatch):
-    asked, really = [], memory.train
-    monkeypatch.setattr(memory, "train", lambda recipe, **more: asked.append(recipe.lr) or really(recipe, **more))
+    asked, really = [], run_store.train
+    monkeypatch.setattr(run_store, "train", lambda recipe, **more: asked.append(recipe.lr) or really(recipe, **more))
     values = [float(f"{value:.2g}") for value in np.geomspace(0.001, 0.5, 10)]
-    with labkit.workbench._random_numbers:  # nobody can train as long as this thread holds the random numbers
+    with state._random_numbers:  # nobody can train as long as this thread holds the random numbers
         for value in values:
             panel.knobs["lr"].widget.value = value
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert asked[-1] == values[-1]
     assert len(asked) <= 2  # the first may have begun before the others came
-    assert panel.situation.recipe.lr == values[-1]
+    assert panel.setting.recipe.lr == values[-1]
 
 
 def test_a_setting_that_was_seen_comes_back_without_training(panel, monkeypatch):
     first = panel.respond(lr=0.05)
     panel.respond(lr=0.06)
-    monkeypatch.setattr(memory, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(run_store, "train", lambda *_, **__: pytest.fail("trained again"))
     assert panel.respond(lr=0.05).run is first.run
 
 
 def test_stop_ends_the_run_and_says_so_and_it_is_not_remembered(panel, monkeypatch):
-    monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
+    monkeypatch.setattr(live_view, "FIRST_FRAME", 0.0)
     begun = threading.Event()
-    monkeypatch.setattr(stage.Frames, "draw", lambda self, recorder: begun.set())
-    panel.turn(panel.situation.but(steps=100_000))
+    monkeypatch.setattr(live_view.Frames, "draw", lambda self, recorder: begun.set())
+    panel.turn(panel.setting.but(steps=100_000))
     panel.start()
     assert begun.wait(60)
     panel.stop_button.click()
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert "Stopped" in status(panel)
-    assert memory.remembered(panel.situation.recipe) is None
+    assert run_store.memory.get(panel.setting.recipe) is None
 
 
 def test_a_frame_that_is_being_drawn_when_stop_is_pressed_does_not_have_the_last_word(panel, monkeypatch):
-    monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
-    monkeypatch.setattr(Picture, "grow", lambda self, run: panel.stop_button.click())
-    panel.turn(panel.situation.but(steps=100_000))
+    monkeypatch.setattr(live_view, "FIRST_FRAME", 0.0)
+    monkeypatch.setattr(type(panel.view.picture), "grow", lambda self, run: panel.stop_button.click())
+    panel.turn(panel.setting.but(steps=100_000))
     panel.start()
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert "Stopped" in status(panel)
 
 
 def test_while_it_trains_picture_progress_and_status_move(panel, monkeypatch):
-    monkeypatch.setattr(stage, "FIRST_FRAME", 0.0)
-    monkeypatch.setattr(stage, "NEXT_FRAME", 0.0)
+    monkeypatch.setattr(live_view, "FIRST_FRAME", 0.0)
+    monkeypatch.setattr(live_view, "NEXT_FRAME", 0.0)
+    monkeypatch.setattr(live_view, "SHARE", float("inf"))
     seen = []
-    real = stage.Frames.draw
+    real = live_view.Frames.draw
 
     def draw(self, recorder):
         real(self, recorder)
-        seen.append((panel.stage.progress.value, status(panel), panel.stage.picture.image.value))
+        seen.append((panel.view.progress.value, status(panel), live(panel)))
 
-    monkeypatch.setattr(stage.Frames, "draw", draw)
+    monkeypatch.setattr(live_view.Frames, "draw", draw)
     panel.respond(lr=0.02, steps=50)
     assert [step for step, _, _ in seen] == list(range(1, 51))
     assert "step 7 of 50" in seen[6][1]
     assert len({picture for _, _, picture in seen}) > 40
-    assert panel.stage.progress.max == 50
+    assert panel.view.progress.max == 50
 
 
 @pytest.mark.parametrize(
@@ -142,17 +160,17 @@ def test_while_it_trains_picture_progress_and_status_move(panel, monkeypatch):
     [({"precision": "half", "loss_scale": "dynamic"}, "needs float32 weights"), ({"device": "cuda"}, "not on this")],
 )
 def test_a_recipe_that_is_refused_shows_the_reason(panel, changes, words):
-    panel.turn(panel.situation.but(**changes))
+    panel.turn(panel.setting.but(**changes))
     panel.start()
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert words in status(panel)
-    assert panel.stage.progress.bar_style == "danger"
+    assert panel.view.progress.bar_style == "danger"
     assert panel.respond(precision="fp32", loss_scale=None, device="cpu").run  # and the panel lives on
 
 
 def test_a_pasted_state_moves_the_controls_and_a_bad_one_says_why(panel):
     panel.paste.value = TINY + ", lr=0.03"
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert panel.knobs["lr"].value == 0.03
     panel.paste.value = TINY + ", lr=fast"
     assert "expected a number" in status(panel)
@@ -166,19 +184,19 @@ def test_presets_treatments_and_data_sets_move_the_controls(monkeypatch):
     mode = FAILURES["learning_rate_too_high"]
     panel = knobs(mode)
     panel.presets.value = "healthy"
-    assert panel.situation.recipe == mode.recipes()["healthy"]
+    assert panel.setting.recipe == mode.recipes()["healthy"]
     panel.presets.value = "cure"
-    assert panel.situation.recipe == mode.recipes()["cured"]
+    assert panel.setting.recipe == mode.recipes()["cured"]
     panel.treatment.value = "aid"
-    assert panel.situation.recipe == next(iter(mode.false_cures.values())).but(data="mnist")
+    assert panel.setting.recipe == next(iter(mode.false_cures.values())).but(data="mnist")
     assert panel.presets.value == "cure"
     panel.presets.value = "sick"
-    panel.turn(panel.situation.but(lr=0.5))
+    panel.turn(panel.setting.but(lr=0.5))
     assert panel.presets.value is None  # so that the same preset can be pressed again
     panel.presets.value = "sick"
-    assert panel.situation.recipe == mode.recipes()["sick"]
+    assert panel.setting.recipe == mode.recipes()["sick"]
     panel.dataset.value = "cifar10"
-    assert panel.situation.recipe == mode.recipes(dataset="cifar10")["sick"]
+    assert panel.setting.recipe == mode.recipes(dataset="cifar10")["sick"]
     panel.close()
 
 
@@ -186,7 +204,7 @@ def test_presets_treatments_and_data_sets_move_the_controls(monkeypatch):
 def test_every_mode_has_a_panel(name, monkeypatch):
     monkeypatch.setattr(KnobPanel, "start", lambda self: None)
     panel = knobs(name)
-    assert panel.situation.recipe == FAILURES[name].recipes()["sick"]
+    assert panel.setting.recipe == FAILURES[name].recipes()["sick"]
     assert panel.own
     panel.close()
 
@@ -194,7 +212,7 @@ def test_every_mode_has_a_panel(name, monkeypatch):
 def test_a_plain_recipe_has_one_too(monkeypatch):
     small_twins(monkeypatch)
     panel = knobs(tiny(evaluate_every=3))
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert "6 steps" in status(panel)
     panel.close()
 
@@ -202,9 +220,9 @@ def test_a_plain_recipe_has_one_too(monkeypatch):
 def test_an_error_in_a_step_is_shown_as_the_failure_it_is(monkeypatch):
     small_twins(monkeypatch)
     panel = knobs("in_place_edit/sick: samples=256, steps=10, evaluate_every=5")
-    assert panel.stage.worker.wait(60)
+    assert panel.view.worker.wait(60)
     assert "error" in status(panel)
-    assert FAILURES["in_place_edit"].title in panel.stage.verdict.value
+    assert FAILURES["in_place_edit"].title in panel.view.verdict.value
     panel.close()
 
 
@@ -215,7 +233,7 @@ def test_ten_panels_leave_no_threads_and_no_widgets(monkeypatch):
     threads, widgets = threading.active_count(), len(registry)
     for _ in range(10):
         panel = knobs(TINY)
-        assert panel.stage.worker.wait(60)
+        assert panel.view.worker.wait(60)
         panel.close()
     del panel
     gc.collect()
@@ -224,13 +242,13 @@ def test_ten_panels_leave_no_threads_and_no_widgets(monkeypatch):
 
 
 def test_memory_keeps_the_runs_used_last(monkeypatch):
-    monkeypatch.setattr(memory, "MOST", 2)
+    monkeypatch.setattr(run_store.SHARED, "most", 2)
     recipes = [tiny(seed=seed) for seed in range(3)]
-    runs = [memory.trained(recipe) for recipe in recipes[:2]]
-    assert memory.remembered(recipes[0]) is runs[0]
-    memory.trained(recipes[2])
-    assert memory.remembered(recipes[1]) is None
-    assert memory.remembered(recipes[0]) is runs[0]
+    runs = [run_store.memory.run_of(recipe) for recipe in recipes[:2]]
+    assert run_store.memory.get(recipes[0]) is runs[0]
+    run_store.memory.run_of(recipes[2])
+    assert run_store.memory.get(recipes[1]) is None
+    assert run_store.memory.get(recipes[0]) is runs[0]
 
 
 def test_a_live_line_that_leaves_its_axis_makes_room(short_run):

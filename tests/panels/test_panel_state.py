@@ -3,10 +3,10 @@
 import pytest
 from helpers import tiny
 
-from labkit.failures import FAILURES, UnknownFailure
-from labkit.training.rules import RecipeError
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES, UnknownFailure
+from labkit.panels.panel_state import PanelState
 from labkit.training.recipe import Recipe
-from labkit.panels.panel_state import Situation
 
 STATES = [
     "learning_rate_too_high/sick",
@@ -22,8 +22,8 @@ STATES = [
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_state_is_read_and_written_as_it_was(state):
-    assert str(Situation.read(state)) == state
-    assert Situation.read(str(Situation.read(state))).recipe == Situation.read(state).recipe
+    assert str(PanelState.read(state)) == state
+    assert PanelState.read(str(PanelState.read(state))).recipe == PanelState.read(state).recipe
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -32,10 +32,10 @@ def test_every_preset_of_every_mode_survives_the_string_and_its_code_makes_the_s
     for dataset in ("mnist", "cifar10"):
         if not mode.on(dataset):
             continue
-        for preset in Situation(mode, dataset=dataset).presets:
-            situation = Situation(mode, preset, dataset).but(lr=0.0123)
-            assert Situation.read(str(situation)).recipe == situation.recipe
-            assert recipe_of(situation.code()) == situation.recipe
+        for preset in PanelState(mode, dataset=dataset).presets:
+            setting = PanelState(mode, preset, dataset).but(lr=0.0123)
+            assert PanelState.read(str(setting)).recipe == setting.recipe
+            assert recipe_of(setting.code()) == setting.recipe
 
 
 def recipe_of(code: str) -> Recipe:
@@ -47,12 +47,12 @@ def recipe_of(code: str) -> Recipe:
 
 def test_the_code_of_a_plain_recipe_makes_it_again():
     recipe = tiny(lr=0.5, optimizer="adam")
-    assert recipe_of(Situation.read(recipe).code()) == recipe
+    assert recipe_of(PanelState.read(recipe).code()) == recipe
 
 
 def test_presets_are_the_modes_own_recipes():
     mode = FAILURES["learning_rate_too_high"]
-    found = Situation(mode).presets
+    found = PanelState(mode).presets
     assert found["sick"][1] == mode.sick.but(data="mnist")
     cures = [key for key in found if key.startswith("cure")]
     aids = [key for key in found if key.startswith("aid")]
@@ -60,14 +60,14 @@ def test_presets_are_the_modes_own_recipes():
 
 
 def test_the_twin_has_the_same_seed_and_data():
-    twin = Situation.read("learning_rate_too_high/sick@cifar10: seed=7").twin
+    twin = PanelState.read("learning_rate_too_high/sick@cifar10: seed=7").twin
     assert (twin.seed, twin.summary()["data"]) == (7, "cifar10")
     assert twin.lr == FAILURES["learning_rate_too_high"].recipes(dataset="cifar10")["healthy"].lr
 
 
 def test_a_knob_back_on_the_presets_value_is_not_turned():
-    situation = Situation.read("learning_rate_too_high")
-    assert situation.but(lr=3.0).but(lr=situation.base.lr) == situation
+    setting = PanelState.read("learning_rate_too_high")
+    assert setting.but(lr=3.0).but(lr=setting.base.lr) == setting
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_a_knob_back_on_the_presets_value_is_not_turned():
 )
 def test_what_cannot_be_read_is_refused_with_a_reason(thing, error, words):
     with pytest.raises(error, match=words):
-        Situation.read(thing)
+        PanelState.read(thing)

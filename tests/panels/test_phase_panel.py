@@ -1,16 +1,18 @@
-"""The phase panel, without a browser: cells that fill up, a cell that is pressed, pages, stopping, and the archive."""
+"""The phase panel, without a browser: cells that fill up, a cell that is pressed, pages, stopping, runs on disk."""
 
 import re
 
 import pytest
 from helpers import tiny
 
-from labkit.training.rules import RecipeError
-from labkit.diagnosis.phase_diagram import OUTCOMES
+from labkit.diagnosis.phase_diagram import OUTCOMES, Cell, Phase
 from labkit.diagnosis.phase_plots import MARKS
-from labkit.panels import run_memory as memory
+from labkit.errors import RecipeError
+from labkit.panels import phase_table
 from labkit.panels.phase_panel import PhasePanel, phase_panel
 from labkit.panels.worker import Ticket
+from labkit.training import run_store
+from labkit.training.loop import train
 
 BASE = tiny(steps=8)
 AXES = {"lr": (0.1, 1e4), "depth": (2, 3)}
@@ -18,7 +20,7 @@ AXES = {"lr": (0.1, 1e4), "depth": (2, 3)}
 
 @pytest.fixture
 def panel(tmp_path):
-    memory.forget()
+    run_store.memory.forget()
     made = phase_panel(BASE, folder=tmp_path, **AXES)
     yield made
     made.close()
@@ -54,9 +56,9 @@ def test_exploring_fills_every_cell_with_letter_accuracy_and_colour(panel):
 def test_a_cell_that_is_pressed_shows_its_run(panel):
     panel.explore()
     panel.buttons[0.1, 3].click()
-    assert panel.stage.worker.wait(60)
-    assert "learning rate 0.1, depth 3: " in text(panel.stage.picture.status)
-    assert bytes(panel.stage.picture.image.value).startswith(b"\x89PNG")
+    assert panel.view.worker.wait(60)
+    assert "learning rate 0.1, depth 3: " in text(panel.view.picture.status)
+    assert panel.view.picture.png().startswith(b"\x89PNG")
     assert panel.buttons[0.1, 3].layout.border_top and panel.chosen == (0.1, 3)
     panel.respond((0.1, 2))
     assert not panel.buttons[0.1, 3].layout.border_top
@@ -101,9 +103,31 @@ def test_an_exploration_that_breaks_off_is_said_in_the_panel(panel, monkeypatch)
     monkeypatch.setattr(panel.found, "explore", lambda **_: (_ for _ in ()).throw(OSError("disk")))
     panel.start()
     panel.worker.wait(60)
-    assert "broke off. OSError: disk" in text(panel.status) and panel.progress.bar_style == "danger"
+    assert "failed. OSError: disk" in text(panel.status) and panel.progress.bar_style == "danger"
 
 
 def test_cells_can_be_found_and_heard(panel):
     assert all("labkit-cell" in made._dom_classes and made.tooltip for made in panel.buttons.values())
     assert "labkit-phase" in panel._dom_classes and "role='status'" in panel.status.value
+
+
+def test_the_standard_grid_is_full_at_once_and_says_where_from(tmp_path):
+    made = phase_panel(folder=tmp_path)
+    assert len(painted(made)) == 40 and not made.found.cells
+    assert text(made.status) == "0 of 40 runs trained here; the other cells are shipped with labkit."
+    made.close()
+
+
+def test_what_was_trained_here_is_counted_apart_from_what_was_shipped(panel):
+    panel.shipped = dict.fromkeys(panel.buttons, ("learned", 0.9))
+    panel.respond((0.1, 3))
+    shown = text(panel.status)
+    assert re.fullmatch(r"1 of 4 runs trained here: 1 [\w ]+; the other cells are shipped with labkit\.", shown), shown
+
+
+@pytest.mark.parametrize("place", [(0.1, 3), (3.0, 12)])  # one that learned, and one that diverged
+def test_the_shipped_table_says_what_training_says(place):
+    found = Phase()
+    outcome, accuracy = phase_table.shipped(found).get(place, (f"run {phase_table.COMMAND}", None))
+    again = Cell(found.recipes[place], train(found.recipes[place], progress=False, errors="record"))
+    assert again.outcome == outcome and abs(again.accuracy - accuracy) < 0.1  # other machines round otherwise

@@ -11,7 +11,7 @@ from short_ward import tells, ward_of
 
 import labkit
 from labkit.course.ward.instruments import INSTRUMENTS
-from labkit.failures import FAILURES
+from labkit.failures.catalogue import FAILURES
 from labkit.panels.ward_panel import WardPanel, ward_panel
 
 NAMES = ("learning_rate_too_low", "dead_relu")
@@ -31,15 +31,15 @@ def every(widget) -> list[ipywidgets.Widget]:
 
 def test_the_first_patient_shows_its_loss_for_nothing(panel):
     assert "Training loss" in panel.status.value and "role='status'" in panel.status.value
-    assert bytes(panel.picture.value).startswith(b"\x89PNG") and "0 of 40 points" in panel.total.value
+    assert panel.plots.png().startswith(b"\x89PNG") and "0 of 40 points" in panel.total.value
     assert panel.patient.spent == 0 and panel.stop_button.disabled
 
 
 def test_an_order_shows_its_picture_and_its_price(panel):
-    before = panel.picture.value
+    before = panel.plots.png()
     panel.orders["gradients"].click()
     assert panel.worker.wait(60)
-    assert panel.picture.value != before and "per layer, from the input" in panel.findings.value
+    assert panel.plots.png() != before and "per layer, from the input" in panel.findings.value
     assert "2 spent on instruments" in panel.history.value and "Gradients of patient 1, 2 points" in panel.status.value
     assert "labkit-ordered" in panel.orders["gradients"]._dom_classes
     assert "labkit-shown" in panel.orders["gradients"]._dom_classes
@@ -54,7 +54,7 @@ def test_a_name_and_a_prescription_by_the_buttons_and_then_the_file(panel):
     assert panel.reveal_button.disabled
     panel.failure.value = "learning_rate_too_low"
     panel.name_button.click()
-    assert panel.worker.wait(60) and "Right: Learning rate too low" in panel.status.value
+    assert panel.worker.wait(60) and "Correct: Learning rate too low" in panel.status.value
     setting, value = panel.settings[0]
     setting.value, value.value = "lr", "0.1"
     assert value.placeholder == "a number above 0"
@@ -87,7 +87,7 @@ def test_another_patient_starts_with_empty_fields(panel):
     panel.order("gradients")
     panel.beds[1].click()
     assert panel.worker.wait(60) and panel.patient.number == 2 and "per layer" not in panel.findings.value
-    assert (panel.failure.value, panel.code.value, panel.wished()) == ("", "", {})
+    assert (panel.failure.value, panel.code.value, panel.prescribed()) == ("", "", {})
     assert "Patient 2" in panel.about.value and panel.beds[1].button_style == "primary"
 
 
@@ -104,7 +104,7 @@ def test_stop_gives_up_what_trains_and_pays_nothing(panel):
     panel.stop_button.click()
     go_on.set()
     assert panel.worker.wait(60)
-    assert "Stopped: nothing was counted" in panel.status.value and not panel.orders["data"].disabled
+    assert "Stopped: no points were charged" in panel.status.value and not panel.orders["data"].disabled
     assert panel.ward[2].record()["ordered"] == []
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from helpers import hand_made, tiny, trained
 
-from labkit.recording import logs as export
-from labkit.__main__ import main
+from labkit.cli.main import main
 from labkit.diagnosis.diagnose import diagnose
+from labkit.recording import logs
 from labkit.recording.run import RunError
 
 
@@ -19,7 +19,7 @@ def run():
 
 
 def test_every_number_has_a_name_and_a_step(run):
-    rows = list(export.scalars(run))
+    rows = list(logs.scalars(run))
     names = {name for name, _, _ in rows}
     assert {"loss", "grad_norm/layer1", "grad_mean/layer2.bias", "dead/relu1", "val_accuracy"} <= names
     assert [step for name, step, _ in rows if name == "val_loss"] == run["val_step"].tolist()
@@ -27,18 +27,18 @@ def test_every_number_has_a_name_and_a_step(run):
 
 
 def test_a_csv_file_holds_it_all_and_can_be_read_back(run, tmp_path):
-    path = export.to_csv(run, tmp_path / "run.csv")
+    path = logs.to_csv(run, tmp_path / "run.csv")
     with open(path, newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 9 and float(rows[0]["loss"]) == pytest.approx(run["loss"][0])  # a validation after the last
-    again = export.read(path)
+    again = logs.read(path)
     np.testing.assert_allclose(again["loss"], run["loss"])
     np.testing.assert_allclose(again["val_accuracy"], run["val_accuracy"], rtol=1e-6)
 
 
 def test_json_has_null_for_nan(run, tmp_path):
     broken = hand_made(loss=np.array([1.0, np.nan, np.inf]))
-    content = json.loads(export.to_json(broken, tmp_path / "run.json").read_text(encoding="utf-8"))
+    content = json.loads(logs.to_json(broken, tmp_path / "run.json").read_text(encoding="utf-8"))
     assert content["traces"]["loss"] == [1.0, None, None] and content["layers"] == ["layer1", "layer2", "layer3"]
 
 
@@ -46,18 +46,18 @@ def test_tensorboard_gets_scalars_histograms_and_settings(run, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    export.to_tensorboard(run, tmp_path)
+    logs.to_tensorboard(run, tmp_path)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [one.value for one in events.Scalars("loss")] == pytest.approx(run["loss"])
     assert "activation/relu1" in events.Tags()["histograms"] and events.Tags()["tensors"] is not None
-    np.testing.assert_allclose(export.read(tmp_path)["loss"], run["loss"], rtol=1e-6)
+    np.testing.assert_allclose(logs.read(tmp_path)["loss"], run["loss"], rtol=1e-6)
 
 
 def test_wandb_offline_writes_a_folder(run, tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.chdir(tmp_path)
-    export.to_wandb(run, settings={"silent": True})
+    logs.to_wandb(run, settings={"silent": True})
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
 
@@ -68,14 +68,14 @@ def test_wandb_offline_writes_a_folder(run, tmp_path, monkeypatch):
 def test_a_log_that_cannot_be_understood_says_what_is_missing(content, words, tmp_path):
     (tmp_path / "log.csv").write_text(content, encoding="utf-8")
     with pytest.raises(RunError, match=words):
-        export.read(tmp_path / "log.csv")
+        logs.read(tmp_path / "log.csv")
 
 
 def test_other_names_and_empty_cells_are_understood(tmp_path):
     (tmp_path / "log.csv").write_text(
         "global_step,train/loss,eval_loss,note\n0,2.3,,x\n1,2.1,2.2,y\n", encoding="utf-8"
     )
-    run = export.read(tmp_path / "log.csv")
+    run = logs.read(tmp_path / "log.csv")
     assert run["loss"].tolist() == [2.3, 2.1] and run["val_step"].tolist() == [1] and run["val_loss"].tolist() == [2.2]
 
 
@@ -91,4 +91,4 @@ def test_the_command_examines_a_saved_run(tmp_path, capsys):
 def test_a_log_of_the_loss_alone_is_asked_what_it_can_answer(tmp_path):
     rows = "".join(f"{step},{2.3 - 0.02 * step}\n" for step in range(60))
     (tmp_path / "log.csv").write_text("step,loss\n" + rows, encoding="utf-8")
-    assert diagnose(export.read(tmp_path / "log.csv")) == []
+    assert diagnose(logs.read(tmp_path / "log.csv")) == []

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from labkit.recording.packed_tensors import ROW, Segments
+from labkit.recording.packed_tensors import ROW, PackedTensors
 
 SHAPES = [(3, 4), (), (ROW,), (ROW + 1,), (2, 3, 5, 7), (1,), (40, 50)]
 
@@ -15,11 +15,11 @@ def random_tensors(scale: float = 1.0) -> list[torch.Tensor]:
     return [scale * torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
-def filled(tensors, copies: int = 1) -> Segments:
-    segments = Segments([tensor.shape for tensor in tensors], torch.device("cpu"), copies)
+def filled(tensors, copies: int = 1) -> PackedTensors:
+    packed = PackedTensors([tensor.shape for tensor in tensors], torch.device("cpu"), copies)
     for copy in range(copies):
-        segments.fill(copy, tensors)
-    return segments
+        packed.fill(copy, tensors)
+    return packed
 
 
 def true_norms(tensors) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_padding_and_entries_are_counted():
     sizes = [math.prod(shape) for shape in SHAPES]
     assert held.counts.tolist() == sizes
     assert held.sums(held.real.sum(-1)).tolist() == sizes
-    assert (held.padding + held.counts).tolist() == [math.ceil(size / ROW) * ROW for size in sizes]
+    assert [ROW * rows for rows in held.rows_each] == [math.ceil(size / ROW) * ROW for size in sizes]
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])

@@ -55,7 +55,7 @@ class Bench:
                     self.optimizer.step()  # as GradScaler does; without it every fault would end in the weights
                 if after:
                     after(step)
-        return self.recorder.run()
+        return self.recorder.as_run()
 
 
 # --- what is noted --------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_loss_scales_may_be_tensors():
     recorder = LossRecorder(Bench().optimizer, CPU)
     for scale in (65536.0, torch.tensor(32768.0), 1):
         recorder.look(torch.tensor(1.0), loss_scale=scale)
-    assert recorder.run()["loss_scale"].tolist() == [65536, 32768, 1]
+    assert recorder.as_run()["loss_scale"].tolist() == [65536, 32768, 1]
 
 
 def test_validations_know_how_many_updates_the_weights_had_seen():
@@ -120,7 +120,7 @@ def test_the_probe_is_examined_with_every_validation():
 
 def test_a_run_can_be_taken_at_any_time():
     bench, taken = Bench(), []
-    final = bench.run(18, after=lambda step: taken.append(bench.recorder.run()))
+    final = bench.run(18, after=lambda step: taken.append(bench.recorder.as_run()))
     assert [len(run) for run in taken] == list(range(1, 19))
     for run in taken:
         steps = len(run)
@@ -137,7 +137,7 @@ def test_frozen_layers_are_named():
         loss.backward()
         bench.recorder.look(loss, bench.x, bench.y)
         bench.optimizer.step()
-    run = bench.recorder.run()
+    run = bench.recorder.as_run()
     assert run.facts["without_gradient"] == ["2.bias", "2.weight"]
     assert run["grad_norm"][0, 1] == run["update_norm"][0, 1] == 0 and (run["grad_norm"][0, [0, 2]] > 0).all()
 
@@ -158,7 +158,7 @@ def test_the_loss_recorder_notes_the_loss_and_no_more():
         for value in (3.0, 2.0):
             recorder.look(torch.tensor(value, requires_grad=True))
     recorder.validate(loss=1.0)
-    run = recorder.run({"lr": 0.01}, answer=42)
+    run = recorder.as_run({"lr": 0.01}, answer=42)
     assert set(run.traces) == {"step", "lr", "loss_scale", "loss", "val_step", "val_loss"}
     assert run["loss"].tolist() == [3, 2] and run["loss"].dtype == np.float64
     assert run.recipe == {"lr": 0.01} and run.facts["answer"] == 42
@@ -166,7 +166,7 @@ def test_the_loss_recorder_notes_the_loss_and_no_more():
 
 def test_nothing_recorded_is_an_empty_run():
     for recorder in (Bench().recorder, LossRecorder(Bench().optimizer, CPU)):
-        run = recorder.run()
+        run = recorder.as_run()
         assert len(run) == 0 and run["lr"].shape == (0,) and run.facts["first_nonfinite"] is None
 
 
@@ -271,7 +271,7 @@ def test_hopeless_is_the_loss_bad_several_times_in_a_row(check_every):
     first = hopeless.index(True)
     exact = PATIENCE + PATIENCE - 1  # the good one in between began the count again
     assert first == (exact if check_every == 1 else (exact // check_every + 1) * check_every - 1)
-    run = recorder.run()
+    run = recorder.as_run()
     assert run.facts["first_nonfinite"] == {"step": PATIENCE, "stage": "loss", "place": "loss"}
     assert [event["step"] for event in run.events] == [0]
 
@@ -318,7 +318,7 @@ def test_an_interrupted_look_leaves_traces_of_one_length(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         bench.run(before=before)
-    run = bench.recorder.run()
+    run = bench.recorder.as_run()
     assert {len(values) for values in run.traces.values()} == {3}
 
 
@@ -330,7 +330,7 @@ def test_an_interrupted_validation_leaves_no_half_note(monkeypatch):
         patch.setattr(bench.recorder.probe, "examine", interrupt)
         bench.recorder.validate(loss=0.0)
     bench.recorder.validate(loss=0.0)
-    run = bench.recorder.run()
+    run = bench.recorder.as_run()
     assert run["val_step"].tolist() == [0, 1, 2] and len(run["probe_loss"]) == 3
 
 

@@ -1,4 +1,4 @@
-"""The ledger: which samples, under which labels, in which mode; checked against cases made by hand."""
+"""The sample log: which samples, under which labels, in which mode; checked against cases made by hand."""
 
 import math
 
@@ -8,19 +8,19 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit.training import parts
-from labkit.recording import sample_log as ledger
-from labkit.training.data import load
+from labkit.recording import sample_log
 from labkit.recording.sample_log import (
-    Ledger,
+    SampleLog,
     entropy,
     fingerprints,
+    foreign_weights,
     not_in_optimizer,
     order_repeats,
     pixels,
     relabelled,
-    strangers,
 )
+from labkit.training import parts
+from labkit.training.data import load
 from labkit.training.loop import Training
 
 
@@ -78,9 +78,9 @@ class WithList(nn.Module):
 
 def test_tensors_that_the_net_does_not_own_are_found_in_the_graph():
     net = WithList()
-    assert strangers(net(torch.ones(1, 3)).sum(), net) == [[2], [2, 3]]
-    assert strangers(net.known(torch.ones(1, 3)).sum(), net) == []
-    assert strangers(torch.ones(()), net) == []  # a loss without a graph
+    assert foreign_weights(net(torch.ones(1, 3)).sum(), net) == [[2], [2, 3]]
+    assert foreign_weights(net.known(torch.ones(1, 3)).sum(), net) == []
+    assert foreign_weights(torch.ones(()), net) == []  # a loss without a graph
 
 
 def test_parameters_that_the_optimizer_does_not_hold_are_named():
@@ -142,19 +142,19 @@ def test_what_the_instruments_pass_through_the_net_is_not_written_down():
     with recorder:
         recorder.probe.examine  # noqa: B018 (the probe is there)
         recorder.validate()
-    assert recorder.ledger.passes == [] and recorder.ledger.evaluation() == {}
+    assert recorder.samples.passes == [] and recorder.samples.evaluation() == {}
 
 
 def test_a_ledger_takes_batches_of_any_size_and_labels_that_are_numbers():
     net = nn.Linear(4, 1)
-    ledger = Ledger(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    ledger.attach()
+    log = SampleLog(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    log.attach()
     for size in (3, 5, 1):
         loss = net(torch.ones(size, 4)).sum()
-        ledger.step(loss, torch.zeros(size))
-    ledger.detach()
-    assert ledger.traces()["input_max"].tolist() == [1, 1, 1] and "label_entropy" not in ledger.traces()
-    assert ledger.facts()["batch_length"] == 3 and "relabelled" not in ledger.facts()
+        log.step(loss, torch.zeros(size))
+    log.detach()
+    assert log.traces()["input_max"].tolist() == [1, 1, 1] and "label_entropy" not in log.traces()
+    assert log.facts()["batch_length"] == 3 and "relabelled" not in log.facts()
     assert not net._forward_pre_hooks
 
 
@@ -162,8 +162,8 @@ def test_samples_that_waited_together_are_written_as_if_each_came_alone(monkeypa
     batches = [torch.randn(5, 8), torch.randn(3, 8), torch.randn(4, 6), torch.randn(2, 6)]
     books = {}
     for together in (1, 7, 1000):
-        monkeypatch.setattr(ledger, "TOGETHER", together)
-        books[together] = ledger.Book()
+        monkeypatch.setattr(sample_log, "TOGETHER", together)
+        books[together] = sample_log.Book()
         for batch in batches:
             books[together].write([batch])
     alone = books[1].read()

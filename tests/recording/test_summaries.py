@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from helpers import hand_made
 
-from labkit.failures.signs import fixed_loss, gradient_ratio, matrix_layers, stuck, typical, worst_dead
+from labkit.failures.signs import stuck
 from labkit.recording.run import Run
+from labkit.recording.summaries import fixed_loss, gradient_ratio, matrix_layers, typical, worst_dead
 
 
 def test_the_fixed_loss_is_the_probes_or_else_the_smoothed_one():

@@ -18,15 +18,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import platformdirs
 import pytest
 import torch
+from helpers import ROOT
 from PIL import Image, features
+from platformdirs.unix import Unix
+from platformdirs.windows import Windows
 
-from labkit.training import data
-from labkit.training import torchvision_shim as vision
+from labkit.training import data, torchvision_shim
 from labkit.training.data import DataError
 
-DATASETS = Path(data.__file__).resolve().parents[1] / "datasets"
+DATASETS = ROOT / "datasets"
 
 
 def recipe(**changes) -> SimpleNamespace:
@@ -90,7 +93,7 @@ def test_the_three_kinds_of_inputs(name):
     raw, unit, normalised = (data.load(name, "val", inputs=inputs).x for inputs in ("raw", "unit", "normalised"))
     assert raw.min() == 0 and raw.max() == 255 and torch.equal(raw, raw.round())
     assert torch.equal(unit, raw / 255)
-    vision.torchvision()
+    torchvision_shim.torchvision()
     from torchvision.transforms import v2
 
     published = {
@@ -169,6 +172,7 @@ def test_a_split_is_loaded_once():
 
 def test_only_as_many_images_are_scaled_as_anybody_asked_for(monkeypatch):
     readings, reader = [], data._READERS["mnist"]
+    monkeypatch.setattr(data, "_files", {})
     monkeypatch.setattr(data, "_loaded", {})
     monkeypatch.setitem(data._READERS, "mnist", lambda *given, **more: readings.append(more) or reader(*given, **more))
     few = data.load("mnist", "train", samples=100)
@@ -188,6 +192,7 @@ def test_threads_share_one_reading(monkeypatch):
         time.sleep(0.1)  # long enough for every thread to arrive
         return np.zeros((4, 1, 2, 2), np.uint8), np.zeros(4, np.uint8)
 
+    monkeypatch.setattr(data, "_files", {})
     monkeypatch.setattr(data, "_loaded", {})
     monkeypatch.setitem(data._READERS, "mnist", slow_reader)
     results = []
@@ -343,14 +348,14 @@ def test_a_file_that_the_list_does_not_know_is_not_used(copied):
 
 def test_where_embedded_files_are_looked_for(tmp_path, monkeypatch):
     monkeypatch.delenv("LABKIT_DATASETS", raising=False)
-    monkeypatch.setattr(data, "__file__", str(tmp_path / "labkit" / "data.py"))
+    monkeypatch.setattr(data, "PACKAGE", tmp_path / "labkit")
     beside, inside = tmp_path / "datasets", tmp_path / "labkit" / "_datasets"
     for folder in (beside, inside):
         folder.mkdir(parents=True)
     (inside / "SHA256SUMS").touch()
-    assert data.embedded_folder() == inside.resolve()  # the folder beside is another project's
+    assert data.embedded_folder() == inside  # the folder beside is another project's
     (beside / "SHA256SUMS").touch()
-    assert data.embedded_folder() == beside.resolve()
+    assert data.embedded_folder() == beside
     monkeypatch.setenv("LABKIT_DATASETS", str(tmp_path / "mine"))
     assert data.embedded_folder() == tmp_path / "mine"
 
@@ -394,11 +399,24 @@ def test_where_downloads_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     assert data.download_folder() == tmp_path
     monkeypatch.delenv("LABKIT_DATA")
-    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Unix)
     assert data.download_folder() == Path.home() / ".cache" / "labkit"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", lambda name: str(tmp_path / "Local"))
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Windows)
     assert data.download_folder() == tmp_path / "Local" / "labkit"
+
+
+def test_what_was_downloaded_to_the_earlier_place_is_found_there(tmp_path, monkeypatch):
+    monkeypatch.delenv("LABKIT_DATA", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Unix)
+    assert data.download_folder() == tmp_path / "caches" / "labkit"
+    (tmp_path / ".cache" / "labkit" / "cifar-10-batches-py").mkdir(parents=True)
+    assert data.download_folder() == tmp_path / ".cache" / "labkit"
+    (tmp_path / "caches" / "labkit" / "MNIST" / "raw").mkdir(parents=True)
+    assert data.download_folder() == tmp_path / "caches" / "labkit"
 
 
 def small_batches() -> dict[str, bytes]:
@@ -437,7 +455,7 @@ def served(tmp_path, downloads, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    dataset = vision.torchvision().datasets.CIFAR10
+    dataset = torchvision_shim.torchvision().datasets.CIFAR10
     monkeypatch.setattr(dataset, "url", f"http://127.0.0.1:{server.server_port}/cifar-10-python.tar.gz")
     monkeypatch.setattr(dataset, "tgz_md5", hashlib.md5(packed).hexdigest())
     monkeypatch.setattr(dataset, "train_list", [[n, md5[n]] for n in sorted(md5) if n.startswith("data")])
@@ -451,7 +469,7 @@ def served(tmp_path, downloads, monkeypatch):
 def test_the_full_cifar10_is_downloaded_and_loaded(served, downloads):
     assert data.download("cifar10") == downloads / "cifar-10-batches-py"
     train = data.load("cifar10_full", "train", inputs="raw")
-    original = vision.torchvision().datasets.CIFAR10(downloads, train=True)
+    original = torchvision_shim.torchvision().datasets.CIFAR10(downloads, train=True)
     assert train.x.shape == (100, 3, 32, 32) and train.x.is_contiguous()
     assert np.array_equal(train.x.permute(0, 2, 3, 1).numpy(), original.data)
     assert train.y.tolist() == original.targets
@@ -496,7 +514,7 @@ def test_a_damaged_download_is_named_and_mended(served, downloads):
 
 
 def test_a_wrong_archive_is_refused(served, downloads, monkeypatch):
-    monkeypatch.setattr(vision.torchvision().datasets.CIFAR10, "tgz_md5", "0" * 32)
+    monkeypatch.setattr(torchvision_shim.torchvision().datasets.CIFAR10, "tgz_md5", "0" * 32)
     with pytest.raises(DataError, match=r"Could not download cifar10 .* corrupted"):
         data.download("cifar10")
     assert not (downloads / "cifar-10-batches-py").exists()
@@ -521,7 +539,7 @@ def test_without_a_network_a_download_says_so_and_loses_nothing(name, downloads,
         closed.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}/"
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    datasets = vision.torchvision().datasets
+    datasets = torchvision_shim.torchvision().datasets
     monkeypatch.setattr(datasets.MNIST, "mirrors", [nowhere])
     monkeypatch.setattr(datasets.CIFAR10, "url", nowhere)
     downloads.mkdir()

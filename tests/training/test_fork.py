@@ -6,14 +6,13 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
-from labkit.failures import FAILURES
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+from labkit.recording.run import Run
 from labkit.training.fork import CAN_CHANGE, Intervention, fork, swap_activation
-from labkit.training.rules import RecipeError
+from labkit.training.loop import Training
 from labkit.training.models import ACTIVATIONS
 from labkit.training.parts import plain_step
-from labkit.drawing.plots import BY_EVALUATION
-from labkit.recording.run import Run
-from labkit.training.loop import Training
 
 BASE = tiny(steps=40, depth=4, width=24, dropout=0.1, evaluate_every=10)
 AT = 21  # not where a block of the meters begins or ends
@@ -24,7 +23,7 @@ def differing(one: Run, other: Run, until: int) -> list[str]:
     evaluations = int((one["val_step"] <= until).sum())
     found = []
     for name in one.traces:
-        rows = evaluations if name.startswith(BY_EVALUATION) else until
+        rows = evaluations if one.about(name).rows == "val_step" else until
         if not np.array_equal(one[name][:rows], other[name][:rows], equal_nan=True):
             found.append(name)
     return found
@@ -144,7 +143,7 @@ def test_a_recurrent_net_swaps_its_activation_too():
         ({"at": -1}, "at: expected a whole number"),
         ({"skip": 1.5}, "skip: expected a whole number"),
         ({"lr": -1}, "lr: expected a number above 0"),
-        ({"depth": 3}, "depth is settled before the first step.*lr, schedule"),
+        ({"depth": 3}, "depth is fixed before the first step.*lr, schedule"),
         ({"lrr": 3}, "Did you mean 'lr'"),
     ],
 )
@@ -156,9 +155,9 @@ def test_what_cannot_be_done_is_refused_before_training(wrong, words):
 def test_what_this_net_does_not_have_is_refused():
     with pytest.raises(RecipeError, match="momentum: Adam has none"):
         fork(BASE.but(optimizer="adam"), at=AT, momentum=0.5, progress=False)
-    with pytest.raises(RecipeError, match="built without"):
+    with pytest.raises(RecipeError, match="built without dropout"):
         fork(BASE.but(dropout=0.0), at=AT, dropout=0.5, progress=False)
-    with pytest.raises(RecipeError, match="no relu of its own to swap"):
+    with pytest.raises(RecipeError, match="no relu layer to swap"):
         fork(BASE.but(depth=1), at=AT, activation="tanh", progress=False)
     with pytest.raises(RecipeError, match="processes"):
         fork(BASE.but(processes=2), at=AT, progress=False)

@@ -12,13 +12,12 @@ from helpers import tiny, trained, watched
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.training import models
-from labkit.training import parts
 from labkit.diagnosis.diagnose import diagnose
 from labkit.recording.recorder import PATIENCE
-from labkit.training.recipe import RecipeError
 from labkit.recording.run import Run
-from labkit.training.loop import Training, evaluation_steps, fingerprint, train
+from labkit.training import models, parts
+from labkit.training.loop import Training, evaluation_steps, train, weights_checksum
+from labkit.training.recipe import RecipeError
 from labkit.training.state import pick_device, seeded
 
 # --- instruments against snapshots of the weights -------------------------------------------------
@@ -231,7 +230,7 @@ def test_the_loop_is_the_one_that_everybody_writes():
             optimizer.zero_grad()
             cross_entropy(model(data.train.x[batch]), data.train.y[batch]).backward()
             optimizer.step()
-    assert trained(recipe).facts["weights_sha256"] == fingerprint(model)
+    assert trained(recipe).facts["weights_sha256"] == weights_checksum(model)
 
 
 def test_the_random_numbers_of_the_caller_are_left_alone():
@@ -314,6 +313,50 @@ def test_other_errors_pass_through_and_leave_no_hook():
     with pytest.raises(ZeroDivisionError):
         training.run(each_step=stumble, progress=False)
     assert not any(module._forward_hooks for module in training.model.modules())
+
+
+def failing_evaluate(good: int):
+    """An evaluation that fails after so many good ones."""
+    calls = []
+
+    def evaluate(training, split):
+        calls.append(1)
+        if len(calls) > good:
+            raise ZeroDivisionError("no samples")
+        return parts.plain_evaluate(training, split)
+
+    return evaluate
+
+
+@pytest.mark.parametrize(("good", "step"), [(0, 0), (1, 6)], ids=["first", "last"])
+def test_an_error_in_a_validation_is_recorded_like_one_in_a_step(good, step):
+    run = train(tiny(evaluate=failing_evaluate(good)), progress=False, errors="record")
+    assert run.facts["error"] == {"kind": "ZeroDivisionError", "message": "no samples", "step": step}
+    assert run.facts["stopped"] == "error" and len(run) == step
+    assert "top_eigenvalue" not in run.facts
+    with pytest.raises(ZeroDivisionError, match="no samples"):
+        train(tiny(evaluate=failing_evaluate(good)), progress=False)
+
+
+def test_of_an_error_in_a_step_and_one_in_the_validation_after_it_the_first_is_kept():
+    def step(training, x, y):
+        raise IndexError("in the step")
+
+    run = train(tiny(step=step, evaluate=failing_evaluate(1)), progress=False, errors="record")
+    assert run.facts["error"] == {"kind": "IndexError", "message": "in the step", "step": 0}
+
+
+def test_ctrl_c_in_the_last_validation_keeps_the_run():
+    calls = []
+
+    def evaluate(training, split):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return parts.plain_evaluate(training, split)
+
+    run = train(tiny(evaluate=evaluate), progress=False)
+    assert len(run) == 6 and run.facts["stopped"] == "interrupted" and run["val_step"].tolist() == [0]
 
 
 def test_training_stops_on_request():
@@ -459,20 +502,20 @@ def test_the_run_knows_its_recipe():
 
 def test_sharpness_is_measured_on_a_copy():
     training = Training(tiny(dropout=0.5))
-    before = fingerprint(training.model)
+    before = weights_checksum(training.model)
     found = training.sharpness()
-    assert fingerprint(training.model) == before and training.model.training
+    assert weights_checksum(training.model) == before and training.model.training
     assert found == training.sharpness()  # eval mode: dropout does not make it random
     assert found["top_eigenvalue"] > 0
 
 
 def test_a_fingerprint_tells_one_bit():
     model = models.mlp(tiny(), SimpleNamespace(train=SimpleNamespace(x=torch.zeros(1, 1, 2, 2)), classes=3))
-    before = fingerprint(model)
-    assert fingerprint(model) == before
+    before = weights_checksum(model)
+    assert weights_checksum(model) == before
     with torch.no_grad():
         model.layer1.bias.view(torch.int32)[0] ^= 1
-    assert fingerprint(model) != before
+    assert weights_checksum(model) != before
 
 
 def test_a_run_trains_with_one_thread_and_puts_the_number_back(monkeypatch):
@@ -496,3 +539,20 @@ def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, asked):
     monkeypatch.setenv("LABKIT_THREADS", asked)
     with pytest.raises(RecipeError, match=f"LABKIT_THREADS: expected a whole number at least 1, got {asked!r}"):
         train(tiny(steps=1), progress=False)
+
+
+@pytest.mark.parametrize(("ending", "stopped"), [(KeyboardInterrupt, "interrupted"), (None, "on request")])
+def test_an_error_of_the_last_validation_does_not_undo_how_a_run_was_stopped(ending, stopped):
+    def evaluate(training, split):
+        if training.recorder.steps:
+            raise ValueError("bug in the validation")
+        return {"loss": 1.0, "accuracy": 0.1}
+
+    def each_step(recorder):
+        if recorder.steps == 4 and ending:
+            raise ending
+        return recorder.steps == 4
+
+    run = train(tiny(evaluate=evaluate), each_step=each_step, errors="record", progress=False)
+    assert (run.facts["stopped"], len(run)) == (stopped, 4)
+    assert run.facts["error"]["message"] == "bug in the validation"

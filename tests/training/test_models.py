@@ -8,8 +8,9 @@ import torch
 from helpers import tiny, trained
 from torch import nn
 
+from labkit.recording.meters import AttentionWeights
 from labkit.training import models
-from labkit.training.models import ACTIVATIONS, INITS, NORMALISATIONS, AttentionWeights
+from labkit.training.models import ACTIVATIONS, INITS, NORMALISATIONS
 from labkit.training.recipe import Recipe, RecipeError
 
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from labkit.training import parts
 from labkit.training.data import Split
-from labkit.training.recipe import Recipe
 from labkit.training.loop import Training, train
+from labkit.training.recipe import Recipe
 
 # --- losses ---------------------------------------------------------------------------------------
 

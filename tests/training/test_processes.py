@@ -10,17 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import hear_ctrl_c, tiny
+from helpers import ROOT, hear_ctrl_c, tiny
 
-from labkit.training import processes as distributed
-from labkit.training.processes import first_repeat, joined
-from labkit.training.parts import shuffled
 from labkit.recording.run import Run
+from labkit.training import processes
 from labkit.training.loop import train
+from labkit.training.parts import shuffled
+from labkit.training.processes import first_repeat, joined
 
-ROOT = Path(__file__).parents[1]
 DEADLINE = 120  # seconds, for processes to come or to go on a busy machine
-TOGETHER = tiny(processes=2, batches=distributed.dealt, step=distributed.averaging_step, steps=12)
+TOGETHER = tiny(processes=2, batches=processes.dealt, step=processes.averaging_step, steps=12)
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -86,8 +85,8 @@ def test_an_error_in_a_worker_can_be_recorded():
 
 SCRIPT = """
 import sys
-sys.path.insert(0, "tests")
-from test_distributed import TOGETHER
+sys.path[:0] = ["tests", "tests/training"]
+from test_processes import TOGETHER
 from labkit.training.loop import train
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from labkit.training.rules import Flag, Number, OneOf, near
+from labkit.errors import near
+from labkit.training.rules import Flag, Number, OneOf
 
 RATE = Number(0, above=True)
 SHARE = Number(0, 1)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 
-from labkit.training import torchvision_shim as vision
-
-REPOSITORY = Path(vision.__file__).resolve().parents[1]
+from labkit.training import torchvision_shim
 
 BROKEN = """
 import torch
@@ -18,12 +17,12 @@ import torchvision.part
 if not hasattr(torch.ops.torchvision, "nms"):
     raise RuntimeError("operator torchvision::nms does not exist")
 """
-IMPORT = "from labkit import vision; vision.torchvision()\n"
+IMPORT = "from labkit.training import torchvision_shim as shim; shim.torchvision()\n"
 
 
 def run(code: str, *first: Path) -> subprocess.CompletedProcess:
     """Python in a process of its own, because torch's operators are declared once per process."""
-    path = os.pathsep.join(str(folder) for folder in (*first, REPOSITORY))
+    path = os.pathsep.join(str(folder) for folder in (*first, ROOT))
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
 
@@ -38,8 +37,9 @@ def pretend_torchvision(folder: Path, code: str) -> Path:
 
 def test_the_shim_declares_the_missing_operators_and_imports_afresh(tmp_path):
     code = (
-        "import gc, torch; from labkit import vision; module = vision.torchvision(); gc.collect(); "
-        "print(module.__name__, vision.uses_shim(), hasattr(torch.ops.torchvision, 'qnms'))"
+        "import gc, torch; from labkit.training import torchvision_shim as shim; "
+        "module = shim.torchvision(); gc.collect(); "
+        "print(module.__name__, shim.uses_shim(), hasattr(torch.ops.torchvision, 'qnms'))"
     )
     done = run(code, pretend_torchvision(tmp_path, BROKEN))
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,10 @@ def test_the_shim_declares_the_missing_operators_and_imports_afresh(tmp_path):
 
 
 def test_a_healthy_torchvision_is_left_alone(tmp_path):
-    code = "import torch; from labkit import vision; print(vision.uses_shim(), hasattr(torch.ops.torchvision, 'nms'))"
+    code = (
+        "import torch; from labkit.training import torchvision_shim as shim; "
+        "print(shim.uses_shim(), hasattr(torch.ops.torchvision, 'nms'))"
+    )
     done = run(code, pretend_torchvision(tmp_path, "import torchvision.part"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["part imported", "False False"]
@@ -62,20 +65,20 @@ def test_other_errors_pass_through(tmp_path, problem):
 
 
 def test_the_real_torchvision_works_and_is_imported_once():
-    module = vision.torchvision()
+    module = torchvision_shim.torchvision()
     from torchvision.transforms import v2
 
-    assert vision.torchvision() is module is sys.modules["torchvision"]
+    assert torchvision_shim.torchvision() is module is sys.modules["torchvision"]
     image = torch.arange(6.0).view(1, 2, 3)
     assert torch.equal(v2.RandomHorizontalFlip(p=1)(image), image.flip(-1))
 
 
 def test_the_shim_is_used_exactly_where_the_plain_import_fails():
     plain = run("import torchvision")
-    assert vision.uses_shim() == ("torchvision::nms" in plain.stderr)
+    assert torchvision_shim.uses_shim() == ("torchvision::nms" in plain.stderr)
 
 
 def test_data_imports_neither_torchvision_nor_pillow():
-    code = "import sys, labkit.data; print([n for n in ('torchvision', 'PIL') if n in sys.modules])"
+    code = "import sys, labkit.training.data; print([n for n in ('torchvision', 'PIL') if n in sys.modules])"
     done = run(code)
     assert done.stdout.strip() == "[]", done.stderr

@@ -1,17 +1,16 @@
-"""The blind evaluation: what is counted, what a right place and a right onset are, and which runs judge."""
+"""The blind evaluation: what is counted, what a right place and a right onset are, and which runs are held out."""
 
 import dataclasses
-import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import hand_made, tiny, trained
-from played import module
 
-from labkit.diagnosis.evaluation import blind
-from labkit.diagnosis.evaluation import healthy_runs as zoo
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
+from labkit.diagnosis.evaluation import blind, healthy_runs
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+from labkit.training import run_store
 
 PATIENT = blind.Patient(
     name="dead_relu",
@@ -39,7 +38,7 @@ def healthy(verdict=(), learned=True) -> blind.Healthy:
     return blind.Healthy("clipped", learned, 0.93, tuple(verdict))
 
 
-JUDGED = blind.cases(None, blind.PARTS["judging"], 2, ("mnist",))
+HELD_OUT = blind.cases(None, blind.SPLITS["held-out"], 2, ("mnist",))
 FOUND = blind.Evaluation(
     [
         patient(),
@@ -66,11 +65,11 @@ def test_a_twin_that_several_modes_share_is_one_healthy_run():
 
 
 def test_in_turn_every_mode_plays_on_its_own_net_and_on_one_other_and_the_next_seed_on_the_next():
-    one = {name: net for name, net, _, seed in JUDGED if seed == 2000 and net != "own"}
-    next_one = {name: net for name, net, _, seed in JUDGED if seed == 2001 and net != "own"}
+    one = {name: net for name, net, _, seed in HELD_OUT if seed == 2000 and net != "own"}
+    next_one = {name: net for name, net, _, seed in HELD_OUT if seed == 2001 and net != "own"}
     assert set(one.values()) == {"two layers deeper", "a third activation"}
     assert one["plateau"] != next_one["plateau"] and one["dead_relu"] == next_one["dead_relu"] == "two layers deeper"
-    assert [net for name, net, *_ in JUDGED if name == "plateau"].count("own") == 2
+    assert [net for name, net, *_ in HELD_OUT if name == "plateau"].count("own") == 2
     assert "exploding_recurrent_gradients" not in one  # there is no such net
 
 
@@ -134,23 +133,23 @@ def test_the_interval_of_a_share(count, of, low, high):
     assert blind.interval(count, of) == pytest.approx((low, high), abs=0.002)
 
 
-# --- which runs judge -----------------------------------------------------------------------------
+# --- which runs are held out -----------------------------------------------------------------------------
 
 
-def test_no_seed_and_no_net_that_set_a_threshold_judges():
-    *looked_at, judging = blind.PARTS.values()
-    assert blind.PARTS["judging"] is judging and len(looked_at) == 2
-    asked = {part: set(blind.cases(None, blind.PARTS[part], 2, ("mnist", "cifar10"))) for part in blind.PARTS}
-    assert {name for name, *_ in asked["judging"]} == set(FAILURES)
-    for part in looked_at:
-        assert 5 <= part.first_seed < part.first_seed + 100 < judging.first_seed  # 0 to 4 are the contract's
-        assert not (set(part.nets["mnist"]) & set(judging.nets["mnist"])) - {"own"}
-    assert not (asked["setting"] | asked["judged"]) & asked["judging"]
+def test_no_seed_and_no_net_that_a_threshold_was_set_on_is_held_out():
+    *looked_at, held_out = blind.SPLITS.values()
+    assert blind.SPLITS["held-out"] is held_out and len(looked_at) == 2
+    asked = {split: set(blind.cases(None, blind.SPLITS[split], 2, ("mnist", "cifar10"))) for split in blind.SPLITS}
+    assert {name for name, *_ in asked["held-out"]} == set(FAILURES)
+    for split in looked_at:
+        assert 5 <= split.first_seed < split.first_seed + 100 < held_out.first_seed  # 0 to 4 are the contract's
+        assert not (set(split.nets["mnist"]) & set(held_out.nets["mnist"])) - {"own"}
+    assert not (asked["development"] | asked["retired"]) & asked["held-out"]
 
 
-def test_the_zoos_of_the_parts_share_no_run():
-    drawn = [{recipe for _, recipe in zoo.healthy_zoo(200, seed=part.first_seed)} for part in blind.PARTS.values()]
-    assert len(set().union(*drawn)) == 200 * len(blind.PARTS)
+def test_the_healthy_runs_of_the_splits_are_all_different():
+    drawn = [{recipe for _, recipe in healthy_runs.draw(200, seed=each.first_seed)} for each in blind.SPLITS.values()]
+    assert len(set().union(*drawn)) == 200 * len(blind.SPLITS)
 
 
 def test_another_net_is_another_net_that_can_be_built():
@@ -180,34 +179,44 @@ def test_one_patient_is_examined_and_its_runs_are_kept_and_taken_again(tmp_path,
     found = blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path)
     assert found.counts and found.rank == 1 and found.onset == 0 and found.twin_verdict == ()
     assert len(list(tmp_path.glob("*.npz"))) == 2
-    monkeypatch.setattr(module("study"), "train", None)  # whatever trains now fails
+    run_store.memory.forget()
+    monkeypatch.setattr(run_store, "train", None)  # whatever trains now fails
     assert blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path) == found
 
 
 def test_what_is_not_kept_can_be_left_out_and_is_counted(tmp_path):
-    found = blind.hold(["detached_loss"], part="setting", healthy=2, folder=tmp_path, kept_only=True)
+    found = blind.hold(["detached_loss"], split="development", healthy=2, folder=tmp_path, kept_only=True)
     assert (found.patients, found.healthy, found.skipped) == ([], [], 5)
     one = blind.examine_patient("detached_loss", "own", "mnist", 100, tmp_path)  # a run of no step at all is a run
-    found = blind.hold(["detached_loss"], part="setting", healthy=2, folder=tmp_path, kept_only=True)
+    found = blind.hold(["detached_loss"], split="development", healthy=2, folder=tmp_path, kept_only=True)
     assert (found.patients, found.skipped) == ([one], 4)
 
 
-def test_a_kept_run_of_another_recipe_is_not_taken(tmp_path):
-    blind.keep(tmp_path, "run", trained(tiny()))
-    assert blind.kept(tmp_path, "run", tiny()).recipe == json.loads(json.dumps(tiny().summary()))
-    assert blind.kept(tmp_path, "run", tiny(lr=0.2)) is None
-    assert blind.kept(tmp_path, "another", tiny()) is None and blind.kept(None, "run", tiny()) is None
+def test_only_what_is_in_the_folder_counts_as_kept(tmp_path):
+    run_store.memory.put(tiny(), trained(tiny()))
+    assert not blind.kept(tmp_path, tiny())
+    run_store.RunStore(tmp_path).put(tiny(), trained(tiny()))
+    assert blind.kept(tmp_path, tiny()) and not blind.kept(tmp_path, tiny(lr=0.2))
+
+
+def test_modes_of_one_seed_share_the_twin_that_this_process_has_trained(monkeypatch):
+    asked, train = [], run_store.train
+    monkeypatch.setattr(run_store, "train", lambda recipe, **options: asked.append(recipe) or train(recipe, **options))
+    one, other = (
+        blind.examine_patient(name, "own", "mnist", 100) for name in ("learning_rate_too_low", "batch_too_small")
+    )
+    assert one.twin == other.twin and len(asked) == 3
 
 
 def test_a_healthy_run_is_examined_and_one_that_did_not_learn_is_not_counted():
-    kind, recipe = zoo.healthy_zoo(1)[0]
+    kind, recipe = healthy_runs.draw(1)[0]
     assert blind.examine_healthy(kind, recipe.but(steps=100, samples=5000)).learned
     assert not blind.examine_healthy(kind, tiny()).learned
 
 
-def test_the_whole_clinic_is_held_on_the_part_that_was_asked_for():
-    found = blind.hold(["learning_rate_too_low"], part="setting", healthy=0)
-    assert [each.net for each in found.patients] == ["own", "wider", "narrower"] and found.part == "setting"
+def test_the_whole_clinic_is_held_on_the_split_that_was_asked_for():
+    found = blind.hold(["learning_rate_too_low"], split="development", healthy=0)
+    assert [each.net for each in found.patients] == ["own", "wider", "narrower"] and found.split == "development"
     assert {each.seed for each in found.patients} == {100} and found.named() == (3, 3) and found.healthy == []
 
 
@@ -217,7 +226,8 @@ def test_the_whole_clinic_is_held_on_the_part_that_was_asked_for():
         ({"jobs": 0}, "jobs"),
         ({"seeds": 0}, "seeds"),
         ({"kept_only": True}, "--runs FOLDER"),
-        ({"part": "juding"}, "Did you mean 'judging'"),
+        ({"split": "held out"}, "split: expected one of .* Did you mean 'held-out'"),
+        ({"kept_only": True, "folder": Path("nowhere")}, "there is no folder nowhere"),
         ({"datasets": ["mnits"]}, "dataset: expected one of mnist, cifar10"),
     ],
 )
@@ -226,8 +236,12 @@ def test_bad_wishes_are_refused_before_anything_is_trained(wish, words):
         blind.hold(**wish)
 
 
-def test_the_zoo_is_the_same_for_the_same_seed_and_holds_every_kind():
-    one, again, other = zoo.healthy_zoo(45, 1), zoo.healthy_zoo(45, 1), zoo.healthy_zoo(45, 2)
+def test_the_healthy_runs_are_the_same_for_the_same_seed_and_of_every_kind():
+    one, again, other = (
+        healthy_runs.draw(45, 1),
+        healthy_runs.draw(45, 1),
+        healthy_runs.draw(45, 2),
+    )
     assert one == again != other
-    assert {kind for kind, _ in one} == set(zoo.KINDS) and len({recipe for _, recipe in one}) == 45
-    assert zoo.in_words("clipped").endswith("clip 1, 2; lr 0.1; momentum 0.9; depth 2, 3")
+    assert {kind for kind, _ in one} == set(healthy_runs.KINDS) and len({recipe for _, recipe in one}) == 45
+    assert healthy_runs.choices_as_text("clipped").endswith("clip 1, 2; lr 0.1; momentum 0.9; depth 2, 3")

@@ -6,13 +6,15 @@ import json
 import pytest
 from helpers import tiny, trained
 
-from labkit.diagnosis.evaluation import contract as clinic
-from labkit.__main__ import main
-from labkit.failures import FAILURES
-from labkit.training.rules import RecipeError
+from labkit.cli.main import main
+from labkit.diagnosis.evaluation import contract
 from labkit.diagnosis.study import play
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+from labkit.training import run_store
+from labkit.training.parallel import on_cluster
 
-KEPT = clinic.Outcome(
+KEPT = contract.Outcome(
     name="dead_relu",
     seed=0,
     fails=True,
@@ -27,18 +29,18 @@ BROKEN = dataclasses.replace(KEPT, seed=1, named=False, verdict=("vanishing_grad
 
 
 def test_each_demand_is_counted_over_the_seeds():
-    _, row = clinic.table([KEPT, BROKEN])
+    _, row = contract.table([KEPT, BROKEN])
     assert row == ("dead_relu", "2/2", "1/2", "2/2", "2/2", "94 %", "11 %", "95 %", "3.0")
 
 
 def test_a_broken_contract_is_named_with_its_seed():
-    words = clinic.in_words([KEPT, BROKEN])
+    words = contract.outcomes_as_text([KEPT, BROKEN])
     assert "1 modes, 2 studies, 1 kept the whole contract" in words
     assert "dead_relu, seed 1: not named; diagnosed: vanishing_gradients, dead_relu" in words
-    assert clinic.broken([KEPT]) == []
+    assert contract.broken([KEPT]) == []
 
 
-@pytest.mark.parametrize("test", clinic.CHECKS)
+@pytest.mark.parametrize("test", contract.CHECKS)
 def test_any_demand_can_break_it(test):
     assert KEPT.kept and not dataclasses.replace(KEPT, **{test: False}).kept
 
@@ -46,20 +48,22 @@ def test_any_demand_can_break_it(test):
 def test_a_study_is_judged_by_what_it_is():
     mode = FAILURES["learning_rate_too_low"]
     recipes = {role: tiny(lr=lr) for role, lr in (("healthy", 0.1), ("sick", 1e-6), ("cured", 0.1))}
-    outcome = clinic.judge(play(mode, recipes, {recipe: trained(recipe) for recipe in recipes.values()}))
+    for recipe in recipes.values():
+        run_store.memory.put(recipe, trained(recipe))
+    outcome = contract.judge(play(mode, recipes, run_store.memory))
     assert outcome.named and not outcome.cured and not outcome.clean  # six steps are too few to learn
     assert outcome.accuracy["sick"] < outcome.accuracy["healthy"]
 
 
 def test_the_page_says_under_which_conditions():
-    page = clinic.in_markdown([KEPT, BROKEN], "cifar10")
+    page = contract.in_markdown([KEPT, BROKEN], "cifar10")
     assert "labkit clinic --contract --seeds 2 --dataset cifar10" in page and "torch" in page
     assert "| `dead_relu` | 2/2 | 1/2 |" in page and "- dead_relu, seed 1" in page
 
 
 def test_the_command_begins_with_the_seed_it_is_told(monkeypatch, capsys, tmp_path):
     asked = []
-    monkeypatch.setattr(clinic, "contract", lambda names, seeds, **_: asked.append(list(seeds)) or [BROKEN])
+    monkeypatch.setattr(contract, "contract", lambda names, seeds, **_: asked.append(list(seeds)) or [BROKEN])
     main(["clinic", "--contract", "--first", "1", "--seeds", "2", "--out", str(tmp_path / "page.md")])
     main(["clinic", "--contract"])
     assert asked == [[1, 2], [0, 1, 2, 3, 4]]
@@ -67,25 +71,25 @@ def test_the_command_begins_with_the_seed_it_is_told(monkeypatch, capsys, tmp_pa
 
 
 def test_the_command_counts_and_fails_where_a_contract_is_broken(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(clinic, "contract", lambda names, **_: [KEPT])
+    monkeypatch.setattr(contract, "contract", lambda names, **_: [KEPT])
     assert main(["clinic", "--contract", "--out", str(tmp_path / "page.md")]) == 0
     assert "`dead_relu`" in (tmp_path / "page.md").read_text(encoding="utf-8")
     capsys.readouterr()
-    monkeypatch.setattr(clinic, "contract", lambda names, **_: [KEPT, BROKEN])
+    monkeypatch.setattr(contract, "contract", lambda names, **_: [KEPT, BROKEN])
     assert main(["clinic", "--contract", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)[1]["named"] is False
 
 
 def test_bad_wishes_are_refused_before_anything_is_trained():
     with pytest.raises(RecipeError, match="jobs"):
-        clinic.contract(jobs=0)
+        contract.contract(jobs=0)
     with pytest.raises(KeyError, match="Did you mean 'dead_relu'"):
-        clinic.contract(["dead_rellu"])
+        contract.contract(["dead_rellu"])
 
 
 def test_a_dask_cluster_can_do_the_work():
     dask = pytest.importorskip("dask.distributed", reason="dask is not installed")
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
-    with dask.LocalCluster(**options) as cluster, clinic.on_cluster(cluster.scheduler_address):
-        [outcome] = clinic.contract(["learning_rate_too_low"], seeds=[0])
+    with dask.LocalCluster(**options) as cluster, on_cluster(cluster.scheduler_address):
+        [outcome] = contract.contract(["learning_rate_too_low"], seeds=[0])
     assert outcome.kept

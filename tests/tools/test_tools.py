@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.training import parts
-from labkit.training.recipe import Recipe
+from labkit.recording.nan_hunt import scan
 from labkit.tools import numerics, schedules
 from labkit.tools.clipping import ClipLog
 from labkit.tools.dead_units import dead_units
 from labkit.tools.gradient_flow import EXPLODING, VANISHING, gradient_flow
-from labkit.recording.nan_hunt import scan
+from labkit.training import parts
+from labkit.training.recipe import Recipe
 
 # --- gradient flow --------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ def test_a_threshold_is_above_0():
 def test_our_schedules_can_be_seen_before_they_are_used():
     rates = schedules.preview(parts.warmup_cosine, 100, Recipe(steps=100, warmup=10, lr=0.5))
     assert rates.argmax() == 9 and rates.max() == 0.5 and rates[-1] < 0.01
-    assert "0.5 at step 9 (its peak)" in schedules.in_words(rates)
+    assert "0.5 at step 9 (its peak)" in schedules.describe(rates)
 
 
 def test_a_torch_scheduler_is_left_as_it_was():
@@ -96,13 +96,13 @@ def test_a_torch_scheduler_is_left_as_it_was():
     rates = schedules.preview(scheduler, 20)
     assert rates[0] == 1 and rates[10] == pytest.approx(0, abs=1e-9) and rates[-1] > 0.9
     assert optimizer.param_groups[0]["lr"] == 1.0 and scheduler.last_epoch == 0
-    assert "rises again after step 10" in schedules.in_words(rates)
+    assert "rises again after step 10" in schedules.describe(rates)
 
 
 def test_wasted_steps_are_counted():
     rates = np.array([0.1] * 50 + [0.0] * 50)
-    assert "50 of 100 steps at a rate of 0" in schedules.in_words(rates)
-    assert "at a rate of 0" not in schedules.in_words(rates[:50])
+    assert "50 of 100 steps at a rate of 0" in schedules.describe(rates)
+    assert "at a rate of 0" not in schedules.describe(rates[:50])
 
 
 # --- numerics -------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.training.data import load
-from labkit.training.recipe import Recipe
 from labkit.tools.lr_finder import MARGIN, STOP, find_lr, judged
+from labkit.training.data import load
 from labkit.training.loop import Training
+from labkit.training.recipe import Recipe
 
 LRS = np.geomspace(1e-5, 10, 100)
 

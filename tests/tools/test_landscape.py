@@ -187,7 +187,7 @@ def test_the_direction_has_length_one_over_all_weights():
 
 
 def test_a_line_and_a_map_can_be_drawn_of_any_slice():
-    from labkit.diagnosis.landscape_examples import contour, line
+    from labkit.drawing.landscape import contour, line
 
     along = slice_1d(Quadratic(4.0, 1.0), itself, None, None, ALONG, points=5)
     ax = line({"steep": along, "again": along})

@@ -1,0 +1,224 @@
+"""Recipes, --set, command lines, states of panels and prescriptions of any value: accepted, or refused in words."""
+
+import contextlib
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hostility import CLEAR, NUMBERS, ODD, TEXTS, chances, hostile, summary, tracebacks
+from hypothesis import given
+from hypothesis import strategies as some
+
+from labkit.cli.main import main, parser
+from labkit.course.ward import prescriptions
+from labkit.course.ward.game import ward
+from labkit.failures.catalogue import FAILURES
+from labkit.panels.panel_state import PanelState
+from labkit.recording.facts import is_text
+from labkit.training import run_store
+from labkit.training.recipe import Recipe
+
+ENTRIES = tuple(Recipe.__dataclass_fields__)
+KNOWN = sorted({name for each in Recipe.__dataclass_fields__.values() for name in each.metadata.get("known", ())})
+
+
+def misspelt(name: str) -> some.SearchStrategy[str]:
+    """Names that nearly exist."""
+    return some.sampled_from((name.upper(), name[:-1], f"{name}s", f" {name}", name.replace("_", "-"), name[::-1]))
+
+
+names = some.one_of(
+    some.sampled_from(ENTRIES), some.sampled_from(ENTRIES), some.sampled_from(ENTRIES).flatmap(misspelt), some.text()
+)
+values = some.one_of(
+    some.sampled_from(ODD), some.integers(), some.integers(-(10**500), 10**500), some.floats(), some.text(),
+    some.sampled_from(KNOWN), some.booleans(), some.none(), some.lists(some.integers()), some.complex_numbers(),
+    some.dictionaries(some.text(), some.integers()), some.binary(),
+)  # fmt: skip
+texts = some.one_of(some.text(), some.sampled_from(TEXTS), values.map(str), some.sampled_from(NUMBERS).map(str))
+
+
+def clear(error: BaseException) -> bool:
+    """Does it say something, in a message of bounded length, that can be printed?"""
+    return 10 < len(str(error)) < 5000 and is_text(str(error))
+
+
+# --- recipes --------------------------------------------------------------------------------------
+
+
+@hostile
+@given(some.dictionaries(names, values, min_size=1, max_size=4))
+def test_a_recipe_is_made_or_refused(changes):
+    try:
+        made = Recipe().but(**changes)
+    except CLEAR as error:
+        assert clear(error)
+        return
+    assert made.changes_from(Recipe()).keys() <= changes.keys()
+    json.dumps(made.summary())
+    run_store.key_of(made)
+
+
+@hostile
+@given(some.tuples(names, texts).map("=".join) | texts)
+def test_an_assignment_is_read_or_refused(words):
+    try:
+        Recipe().but(**Recipe.parse(words))
+    except CLEAR as error:
+        assert clear(error)
+
+
+# --- command lines --------------------------------------------------------------------------------
+
+WORDS = (
+    *TEXTS, "--set", "lr=nan", "--seed", "--json", "--out", "--modes", "--jobs", "--patients", "--dataset", "--face",
+    "--width", "--paper", "--split", "--seeds", "--healthy", "--runs", "--kept", "--contract", "--first", "--check",
+    "--script", "--nbgrader", "--run", "-1", "0", "9" * 400, "1e5", "mnist", "cifar10", "dead_relu", "dead_rellu",
+    "learning_rate/x", "../../x", "poster.png", "poster.exe", "held-out", "download", "a4", "--version", "--help", "-h",
+    "--", "-", "=", "--set=lr=1e999", "--seed=1.5", "--seed=" + "9" * 30, "--patients=1000000000", "--jobs=-3",
+)  # fmt: skip
+# Not these: they start a server, measure for minutes, or download.
+QUIET = (
+    "list",
+    "explain",
+    "run",
+    "diagnose",
+    "data",
+    "poster",
+    "clinic",
+    "atlas",
+    "landscape",
+    "lessons",
+    "ward",
+    "new",
+)
+
+
+class NothingTrained(Exception):
+    """A command line that is valid and would train now."""
+
+
+@pytest.fixture
+def nothing_is_trained(monkeypatch, tmp_path):
+    """Commands run in an empty folder, and stop where they would train or download."""
+    from labkit.diagnosis import landscape_examples
+    from labkit.training import data, loop, parallel
+
+    def stop(*_, **__):
+        raise NothingTrained
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run_store, "train", stop)
+    monkeypatch.setattr(loop.Training, "run", stop)
+    monkeypatch.setattr(parallel.joblib, "Parallel", stop)
+    monkeypatch.setattr(landscape_examples, "landscape_picture", stop)
+    monkeypatch.setattr(data, "download", stop)
+
+
+def test_no_command_line_gives_a_traceback(nothing_is_trained):
+    def call(chance: random.Random) -> None:
+        words = [chance.choice((*QUIET, *QUIET, "nonsense", *TEXTS))]
+        words += [chance.choice(WORDS) for _ in range(chance.randrange(6))]
+        with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(io.StringIO()):
+            try:
+                code = main(words)
+            except SystemExit as ended:  # argparse's own way out
+                code = ended.code
+        assert code in (0, 1, 2), (words, code)
+        assert code != 2 or told.getvalue().strip(), words
+        assert "Traceback" not in told.getvalue(), words
+
+    found = tracebacks(chances("commands"), call, clear=(NothingTrained,))
+    found = [each for each in found if "too short" not in each]
+    assert not found, summary(found)
+
+
+def test_every_command_is_known_to_this_test():
+    [commands] = [action.choices for action in parser()._actions if hasattr(action, "choices") and action.choices]
+    assert set(commands) == {*QUIET, "doctor", "bench", "lab", "play"}
+
+
+# --- states of panels -----------------------------------------------------------------------------
+
+heads = some.one_of(
+    some.sampled_from((*FAILURES, "recipe")), some.sampled_from(list(FAILURES)).flatmap(misspelt), some.text()
+)
+presets = some.one_of(some.sampled_from(("", "/sick", "/healthy", "/cure", "/cure2", "/aid9", "/")), some.text())
+places = some.one_of(some.sampled_from(("", "@mnist", "@cifar10", "@", "@nowhere")), some.text())
+assignments = some.lists(some.tuples(names, texts).map("=".join), max_size=4).map(",".join)
+
+
+@hostile
+@given(some.one_of(some.text(), values, some.tuples(heads, presets, places, some.just(":"), assignments).map("".join)))
+def test_a_pasted_state_is_read_or_refused(state):
+    try:
+        made = PanelState.read(state)
+    except CLEAR as error:
+        assert clear(error)
+        return
+    again = PanelState.read(str(made))
+    assert again.recipe == made.recipe and again.preset == made.preset  # what was copied can be pasted
+    compile(made.code(), "code", "exec")
+
+
+# --- the ward -------------------------------------------------------------------------------------
+
+treatments = some.one_of(some.none(), texts, some.sampled_from(list(prescriptions.code_changes())), values)
+
+
+@hostile
+@given(treatments, some.dictionaries(names, values, max_size=4))
+def test_a_prescription_is_checked_before_anything_is_trained(code, settings):
+    try:
+        prescriptions.check(code, settings)
+    except CLEAR as error:
+        assert clear(error)
+        return
+    for name, most in prescriptions.LARGEST.items():
+        assert settings.get(name, 0) <= most
+    prescriptions.apply(Recipe(), code, settings)
+
+
+@hostile
+@given(values, values, values)
+def test_a_ward_is_admitted_or_refused(seed, patients, student):
+    try:
+        admitted = ward(seed, patients, student)
+    except CLEAR as error:
+        assert clear(error)
+        return
+    assert len(admitted) == patients
+
+
+@hostile
+@given(values, values)
+def test_patients_and_their_instruments_are_found_or_refused(number, name):
+    admitted = ward(0, 3)
+    for ask in (lambda: admitted[number], lambda: admitted[1].order(name), lambda: admitted[1].name(name)):
+        try:
+            ask()
+        except CLEAR as error:
+            assert clear(error)
+
+
+@hostile
+@given(texts, some.sampled_from(("json", "csv", "xls", "")))
+def test_a_score_sheet_holds_any_name_of_a_student(student, kind):
+    admitted = ward(0, 2, student)
+    try:
+        text = admitted.sheet(kind)
+    except CLEAR as error:
+        assert kind not in ("json", "csv") and clear(error)
+        return
+    text.encode()
+    if kind == "json":
+        assert json.loads(text)["seed"] == 0
+
+
+def test_a_score_sheet_of_any_name_can_be_written(tmp_path: Path):
+    for number, text in enumerate(TEXTS):
+        for kind in ("json", "csv"):
+            assert ward(0, 2, text).score_sheet(tmp_path / f"{number}.{kind}").stat().st_size > 0
