@@ -1,25 +1,28 @@
-# Everything starts here: `make` lists what there is. Each target first makes .venv and installs labkit with
-# the exact versions of constraints.txt, unless that has been done already.
+# Start here: `make` lists the targets. Each target first creates .venv and installs labkit with the exact versions
+# of constraints.txt, unless that is already done.
 
 PYTHON ?= python3
-# A file to each process, in their order: the short ones, notebooks, come last and fill up both.
+# One file per process, in the given order: notebooks are short, come last and keep both processes busy.
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 TESTS ?= tests notebooks solutions
+# For example COVERAGE=--cov, which prints how much of labkit the tests execute; .ci/run does.
+COVERAGE ?=
 SEEDS ?= 5
 FIRST ?= 0
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout 120
-# The extras that the tests are installed with. Tests that need another one are skipped, and say which; .ci/run has all.
+# The extras installed for the tests. A test that needs another one is skipped and names it; .ci/run installs all.
 TEST_EXTRAS ?= dev,instructor
 
 VENV = .venv
 RUN = $(VENV)/bin/python -m
 
-# An empty file that says "this was installed". It is written last, so a failed install leaves none.
+# Empty files that record a completed install. Each is written last, so a failed install leaves none.
 BASE = $(VENV)/.installed
+LAB = $(VENV)/.installed-lab
 TEST = $(VENV)/.installed-$(TEST_EXTRAS)
 PLAY = $(VENV)/.installed-dashboard
 
-.PHONY: help poster lab play lessons test contract lint format bench doctor clean
+.PHONY: help poster lab play lessons test hostile contract lint format bench doctor clean
 .NOTPARALLEL:
 
 help: ## show this list
@@ -28,57 +31,67 @@ help: ## show this list
 poster: $(BASE) ## train the headline failures and draw them on one page
 	$(RUN) labkit poster
 
-lab: $(BASE) ## open JupyterLab on the course
+lab: $(LAB) ## open JupyterLab on the course
 	$(RUN) labkit lab
 
-play: $(PLAY) ## turn the knobs on a page without code
+play: $(PLAY) ## serve the panels as a web page without code
 	$(RUN) labkit play
 
-doctor: $(BASE) ## check that the lab can run on this machine
+doctor: $(LAB) ## check this machine: can the lab run here, and how fast?
 	$(RUN) labkit doctor
 
-contract: $(BASE) ## play every failure mode with five seeds and renew the table of what came of it
+contract: $(BASE) ## check every failure mode over five seeds and regenerate the table of results
 	$(RUN) labkit clinic --contract --seeds $(SEEDS) --first $(FIRST) --jobs 2 --out labkit/failures/CONTRACT.md
 
-bench: $(BASE) ## measure labkit's speed beside the usual ways
+bench: $(BASE) ## compare labkit's speed with plain PyTorch and with tutorial code
 	$(RUN) labkit bench
 
-lessons: $(TEST) ## derive notebooks/ and the syllabus from solutions/ (make lessons LESSONS="--run 06", or "--nbgrader ../course")
+lessons: $(TEST) ## generate notebooks/ and the syllabus from solutions/ (make lessons LESSONS="--run 06", or "--nbgrader ../course")
 	$(RUN) labkit lessons $(LESSONS)
 
-# One thread in each process and in each kernel of a notebook: more would wait for each other.
+# One thread per process and per notebook kernel: more would compete for the same cores.
 test: export OMP_NUM_THREADS = 1
 test: $(TEST) ## run tests and notebooks (some of them: make test TESTS=tests/test_packaging.py)
-	$(RUN) pytest $(PYTEST_ARGS) $(NBVAL) $(TESTS)
+	$(RUN) pytest $(PYTEST_ARGS) $(COVERAGE) $(NBVAL) $(TESTS)
 
-lint: $(TEST) ## check style, changing nothing
+# Hostile input, 1,000 of each kind, and 20 kills of each command. In one process: the kills depend on timing.
+hostile: export OMP_NUM_THREADS = 1
+hostile: export LABKIT_HOSTILE = 1000
+hostile: export LABKIT_KILLS = 20
+hostile: $(TEST) ## 1,000 hostile inputs of each kind, and kill -9 at 100 random moments: half an hour
+	$(RUN) pytest tests/hostile
+
+lint: $(TEST) ## check style, the direction of imports and types, changing nothing
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
+	$(VENV)/bin/lint-imports
+	$(RUN) mypy labkit
 
-format: $(TEST) ## put style right where ruff can
+format: $(TEST) ## fix style where ruff can
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
 clean: ## remove .venv, caches and build output, for a fresh start
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Installing. A change of pyproject.toml or constraints.txt makes the stamps out of date.
+# Installing. After a change to pyproject.toml or constraints.txt the stamps are out of date.
 
 $(BASE): pyproject.toml constraints.txt
 	$(make_venv)
 	$(RUN) pip install -e . -c constraints.txt
 	@touch $@
 
+# The extras that are installed here, `dev` and `dashboard`, include `lab`.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	$(make_venv)
 	$(RUN) pip install -e '.[$*]' -c constraints.txt
-	@touch $(BASE) $@
+	@touch $(BASE) $(LAB) $@
 
-# pip arrives last in a new environment: without it, the environment is not there or only half made.
+# pip is installed last in a new environment: where it is missing, the environment is incomplete.
 define make_venv
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	echo "labkit needs Python 3.11 or later, and '$(PYTHON)' is not that."; \
-	echo "Name one that is, for example: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	echo "Choose one that is, for example: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 @test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
 endef
