@@ -53,13 +53,14 @@ class Diagnosis:
         return f"<p><b>{html.escape(self.title)}</b> (step {self.onset}): {html.escape(self.because)}{rest}</p>"
 
 
-def diagnose(run: Run) -> list[Diagnosis]:
+def diagnose(run: Run, strict: bool = True) -> list[Diagnosis]:
     """The failures a run shows, causes before consequences; an empty list for a healthy run.
 
     Where a run is clearly wrong and no failure matches, the one entry is named "unsure": it lists the candidates and
-    the cheapest test that tells them apart.
+    the cheapest test that tells them apart. With `strict=False` a signature that raises on a run of a kind that nobody
+    thought of counts as one that could not be tested.
     """
-    answers = {mode.name: answer_of(mode, run) for mode in FAILURES.values()}
+    answers = {mode.name: answer_of(mode, run, strict) for mode in FAILURES.values()}
     found = [(FAILURES[name], one) for name, one in answers.items() if isinstance(one, Evidence)]
     found = [(mode, evidence) for mode, evidence in found if evidence.confidence >= THIN]
     if not found:
@@ -80,7 +81,7 @@ def evidence_of(mode: FailureMode, run: Run) -> Evidence | None:
     return answer if isinstance(answer, Evidence) else None
 
 
-def answer_of(mode: FailureMode, run: Run) -> Evidence | NoTrace | None:
+def answer_of(mode: FailureMode, run: Run, strict: bool = True) -> Evidence | NoTrace | None:
     """What a mode's signature finds; None for nothing; a NoTrace where the run lacks an instrument it reads."""
     if not (run.facts.get("error") if mode.raises else len(run)):
         return None
@@ -88,6 +89,10 @@ def answer_of(mode: FailureMode, run: Run) -> Evidence | NoTrace | None:
         return mode.signature(run)
     except NoTrace as missing:
         return missing
+    except Exception as error:
+        if strict:
+            raise
+        return NoTrace(f"{mode.name} could not be tested: {type(error).__name__}: {error}")
 
 
 def _diagnosis(mode: FailureMode, evidence: Evidence, answers: dict) -> Diagnosis:

@@ -176,6 +176,8 @@ def _readings(run) -> list[tuple[str, str]]:
         rows.append(_ranged("dead", f"{dead[-1]:.0%}{f' in {place}' if place else ''}"))
     if run.accuracy is not None:
         rows.append(("validation", f"accuracy {run.accuracy:.1%}"))
+    for off in run.facts.get("switched_off", ()):
+        rows.append(("switched off", f"{off['instrument']} at step {off['step']}: {off['error']}"))
     if "note" in run.facts:
         rows.append(("note", run.facts["note"]))
     return rows

@@ -8,10 +8,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
-from labkit.recording.recorder import FULL_EVERY, Recorder
+from labkit.recording.guard import Guard
+from labkit.recording.meters import WeightMeter
+from labkit.recording.nested import first_tensor, split_batch
+from labkit.recording.recorder import FULL_EVERY, SAMPLES, Recorder
 from labkit.recording.run import Run
 from labkit.training.loop import error_facts
 from labkit.training.state import current_scale
@@ -28,14 +31,15 @@ class Alarm(RuntimeError):
         self.diagnosis = diagnosis
 
 
-Batch = Sequence[Any]  # inputs and targets
+Batch = Any  # inputs and targets: a pair, a dictionary, several inputs and the targets, or inputs alone
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 LossFunction = Callable[[Any, Any], Tensor]  # of outputs and targets
 OnAlarm = str | Callable[[Diagnosis], object]  # "print", "raise" or a function
 
 
 def watch(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     *,
     probe: Batch | None = None,
     loss_fn: LossFunction | None = None,
@@ -44,6 +48,7 @@ def watch(
     on_alarm: OnAlarm | None = None,
     scaler: torch.amp.GradScaler | None = None,
     autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    strict: bool = False,
 ) -> "Watch":
     """Watch a training loop, without changing anything in it.
 
@@ -54,15 +59,20 @@ def watch(
             record.validation(loss=..., accuracy=...)
         print(record.report())
 
-    `probe` is a fixed batch (inputs, targets) that is examined at every validation, to find dead units and to follow
-    the loss of the same samples. `loss_fn` is its loss; by default cross-entropy for integer targets, else the mean
-    squared error. `every=10` measures every tenth step. Losses, norms and means are taken at each measured step;
-    activations, extremes and near-zero shares at the first 50 of them, after jumps, and at every eighth, or at all with
-    `full_every=1`. `on_alarm` is "print", "raise" or a function of a `Diagnosis`;
-    it is called once for each failure found while you train. `scaler` is your GradScaler and `autocast` your autocast
-    context (`lambda: torch.autocast("cuda")`), if you train in mixed precision.
+    A batch is a pair (inputs, targets), a dictionary with an entry such as `labels`, or several inputs and the targets.
+    `probe` is a fixed batch that is examined at every validation, to find dead units and to follow the loss of the same
+    samples. `loss_fn(outputs, targets)` is its loss; by default cross-entropy for integer targets, else the mean
+    squared error. Several optimizers are given as a list; gradients are then measured when the last of them steps.
+    An instrument that fails on your net is switched off, says so in one line, and your training goes on; with
+    `strict=True` it raises.
+
+    `every=10` measures every tenth step. Losses, norms and means are taken at each measured step; activations, extremes
+    and near-zero shares at the first 50 of them, after jumps, and at every eighth, or at all with `full_every=1`.
+    `on_alarm` is "print", "raise" or a function of a `Diagnosis`; it is called once for each failure found while you
+    train. `scaler` is your GradScaler and `autocast` your autocast context (`lambda: torch.autocast("cuda")`), if you
+    train in mixed precision.
     """
-    return Watch(model, optimizer, probe, loss_fn, every, full_every, on_alarm, scaler, autocast)
+    return Watch(model, optimizer, probe, loss_fn, every, full_every, on_alarm, scaler, autocast, strict)
 
 
 class Watch(Recorder):
@@ -71,7 +81,7 @@ class Watch(Recorder):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizers,
         probe: Batch | None,
         loss_fn: LossFunction | None,
         every: int,
@@ -79,23 +89,22 @@ class Watch(Recorder):
         on_alarm: OnAlarm | None,
         scaler: torch.amp.GradScaler | None,
         autocast: Callable[[], contextlib.AbstractContextManager],
+        strict: bool,
     ):
         for name, value in {"every": every, "full_every": full_every}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: expected a whole number at least 1, got {value!r}")
         if not (on_alarm in (None, "print", "raise") or callable(on_alarm)):
             raise ValueError(f"on_alarm: expected 'print', 'raise', a function or None, got {on_alarm!r}")
-        self.every, self.on_alarm, self.scaler = every, on_alarm, scaler
-        if probe is not None:
-            loss_fn = loss_fn or (mse_loss if probe[1].is_floating_point() else cross_entropy)
-        net = bare(model)
-        options: dict[str, Any] = {"loss": loss_fn, "probe": probe, "autocast": autocast, "full_every": full_every}
-        super().__init__(net, optimizer, called=model, **options)
+        self.every, self.on_alarm, self.scaler, self.strict = every, on_alarm, scaler, strict
+        self.calls = 0
+        options: dict[str, Any] = {"autocast": autocast, "full_every": full_every, "guard": Guard(strict)}
+        options |= {"loss": loss_fn or usual_loss, "probe": None if probe is None else split_batch(probe)}
+        super().__init__(bare(model), optimizer, called=model, **options)
         if hasattr(model, "_orig_mod"):  # torch.compile: hooks on inner modules are not called
             self.activations.modules = {}
             if self.probe:
                 self.probe.activations = {}  # its traces have the same columns
-        self.calls = 0
         self.held: float | Tensor | None = None  # what the weight meter held before the update, until the loss is known
         self.alarmed: set[str] = set()
         self.error: dict | None = None
@@ -103,7 +112,9 @@ class Watch(Recorder):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.hook = self.optimizer.register_step_pre_hook(self._before_update)
+        last = self.optimizers[-1]
+        last = last if hasattr(last, "register_step_pre_hook") else getattr(last, "optimizer", last)  # a wrapper's own
+        self.hook = last.register_step_pre_hook(self._before_update)
         return self
 
     def __exit__(
@@ -133,20 +144,20 @@ class Watch(Recorder):
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._hold()
+            self._hold_now()
             return None
 
         def measured_closure() -> Any:
             result = closure()
             if self.held is None:  # some optimizers call it more than once
-                self._hold()
+                self._hold_now()
             return result
 
         return args[:1], kwargs | {"closure": measured_closure}
 
     @torch.no_grad()
-    def _hold(self) -> None:
-        self.held = self.weights.hold(self._keep_activations())
+    def _hold_now(self) -> None:
+        self.held = self._hold()
 
     @torch.no_grad()
     def step(self, loss: Tensor | float, batch: Batch | None = None) -> None:
@@ -154,13 +165,13 @@ class Watch(Recorder):
         if self.hook is None:
             words = "this watch was never entered: put `with labkit.watch(model, optimizer) as record:` around the loop"
             raise RuntimeError(words)
+        value = as_loss(loss)
         if self.due:
             if self.held is None:  # the optimizer did not step: GradScaler found an overflow and skipped
-                self._hold()
-            x, y = batch if batch is not None else (None, None)
-            value = loss if isinstance(loss, Tensor) else torch.tensor(float(loss))
-            self.samples.step(value, y)
-            row, self.held = self.weights.row(value, self.held), None
+                self._hold_now()
+            x, y = split_batch(batch)
+            self._try(SAMPLES, lambda: self.samples.step(value, y))
+            row, self.held = WeightMeter.row(value, self.held), None
             scale = current_scale(self.scaler) if self.scaler else 1.0
             self._note(row, x, y, scale)
         else:
@@ -175,7 +186,7 @@ class Watch(Recorder):
 
     def validation(self, **results: Tensor | float) -> None:
         """Record validation results: `loss=..., accuracy=...`."""
-        self.validate(**results)
+        self.validate(**{name: as_result(name, each) for name, each in results.items()})
 
     def _time_for_alarms(self) -> bool:
         looks = self.steps
@@ -184,7 +195,7 @@ class Watch(Recorder):
 
     def raise_alarms(self) -> None:
         """Report every failure that was not reported before."""
-        for found in self.diagnose():
+        for found in self._try("the live diagnosis", self.diagnose) or []:
             if found.name in self.alarmed:
                 continue
             self.alarmed.add(found.name)
@@ -204,25 +215,63 @@ class Watch(Recorder):
 
     def _own_facts(self) -> dict:
         """What can be known about a loop that is not labkit's; the rest is left out."""
-        classes = self.samples.classes()
+        classes = self._try(SAMPLES, self.samples.classes)
         return {
             **({"classes": classes} if classes else {}),
             "every": self.every,
             "stopped": None,
             "error": self.error,
-            "device": self.weights.device.type,
+            "device": self.device.type,
             "torch": torch.__version__,
         }
 
     def diagnose(self) -> list[Diagnosis]:
         """The failures found so far, causes before consequences."""
-        return diagnose(self.run)
+        return diagnose(self.run, strict=self.strict)
 
     def report(self) -> str:
         """A full report in words: trend, gradients, updates, units, validation, and the diagnosis."""
         from labkit.diagnosis.report import exam
 
         return exam(self.run)
+
+
+def as_loss(loss: Any) -> Tensor:
+    """The loss of a step as a tensor with one entry: of one value per sample, the mean."""
+    if isinstance(loss, Tensor):
+        return loss if loss.numel() == 1 else loss.detach().float().mean()
+    try:
+        return torch.tensor(float(loss))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"record.step(loss): expected a number or a tensor, got {type(loss).__name__}; "
+            "call it with the loss that you backpropagate"
+        ) from None
+
+
+def as_result(name: str, value: Any) -> Tensor | float:
+    """A validation result as a number or a tensor."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"record.validation({name}=...): expected a number or a tensor, got {type(value).__name__}"
+        ) from None
+
+
+def usual_loss(outputs: Any, targets: Tensor) -> Tensor:
+    """The loss that most people would use for these targets: cross-entropy for classes, else the mean squared error."""
+    answer = first_tensor(outputs)
+    assert answer is not None, f"the net returned no tensor, but {type(outputs).__name__}"
+    if targets.is_floating_point():
+        return mse_loss(answer, targets if targets.shape == answer.shape else targets.reshape(answer.shape))
+    if targets.shape == answer.shape[:-1]:  # classes, or a token at every position: (samples, tokens, words)
+        return cross_entropy(answer.flatten(0, -2), targets.flatten().long())
+    if targets.numel() == answer.numel():  # one or several questions of yes or no
+        return binary_cross_entropy_with_logits(answer, targets.reshape(answer.shape).to(answer.dtype))
+    return cross_entropy(answer, targets.long())  # classes at every pixel: (samples, classes, height, width)
 
 
 def bare(model: nn.Module) -> nn.Module:

@@ -6,12 +6,13 @@ and on a GPU read nothing back: results stay tensors on the device until the end
 
 import contextlib
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import nn
 
+from labkit.recording.guard import Guard
+from labkit.recording.nested import call, first_tensor, given, real
 from labkit.recording.packed_tensors import PackedTensors
 from labkit.recording.undisturbed import captured, evaluating
 
@@ -53,7 +54,8 @@ class WeightMeter:
 
     @torch.no_grad()
     def __init__(self, model: nn.Module):
-        self.names, self.weights = zip(*model.named_parameters(), strict=True)
+        self.names, self.parameters = zip(*model.named_parameters(), strict=True)
+        self.weights = [real(weight) for weight in self.parameters]
         self.device = self.weights[0].device
         small = [self.device.type == "cpu" and weight.numel() <= TOGETHER for weight in self.weights]
         self.order = sorted(range(len(small)), key=small.__getitem__)  # large ones first, each kind in forward order
@@ -95,7 +97,8 @@ class WeightMeter:
             found = [full_statistics(*each) for each in zip(self._gradients(), self.places, strict=True)]
             self.in_full[self.looks - 1] = torch.stack(found, 1)
 
-    def row(self, loss: torch.Tensor, norm: float | torch.Tensor) -> tuple[float, float] | torch.Tensor:
+    @staticmethod
+    def row(loss: torch.Tensor, norm: float | torch.Tensor) -> tuple[float, float] | torch.Tensor:
         """The loss of a step beside what `hold` returned for it."""
         if torch.is_tensor(norm):  # not a CPU: plain numbers would make it wait
             return torch.stack([loss.detach().to(norm).reshape(()), norm])
@@ -107,11 +110,13 @@ class WeightMeter:
 
     def _gradients(self) -> list[torch.Tensor]:
         """Of the large parameters first."""
-        gradients = [weight.grad for weight in self.ordered]
-        for index, gradient in enumerate(gradients):
+        gradients = []
+        for index, weight in zip(self.order, self.ordered, strict=True):
+            gradient = self.parameters[index].grad
             if gradient is None:
-                self.without_gradient.add(self.names[self.order[index]])
-                gradients[index] = torch.zeros_like(self.ordered[index])
+                self.without_gradient.add(self.names[index])
+                gradient = torch.zeros_like(weight)
+            gradients.append(real(gradient))
         return gradients
 
     def traces(self, rows: list) -> dict[str, np.ndarray]:
@@ -346,10 +351,11 @@ class ActivationMeter:
     def names(self) -> tuple[str, ...]:
         return ("inputs", *self.modules, "outputs")
 
-    def attach(self) -> None:
-        self.hooks = [self.called.register_forward_pre_hook(self._note_inputs, with_kwargs=True)]
+    def attach(self, protect=lambda hook: hook) -> None:
+        """`protect` is put around every hook: what they raise must not reach the forward pass."""
+        self.hooks = [self.called.register_forward_pre_hook(protect(self._note_inputs), with_kwargs=True)]
         for name, module in [*self.modules.items(), ("outputs", self.called)]:
-            self.hooks.append(module.register_forward_hook(self._noter(name)))
+            self.hooks.append(module.register_forward_hook(protect(self._noter(name))))
 
     def detach(self) -> None:
         for hook in self.hooks:
@@ -373,20 +379,22 @@ class ActivationMeter:
             if not self.listening:
                 return
             output = output if torch.is_tensor(output) else first_tensor(output)
-            latest[name] = output[:SAMPLES].detach().clone() if output.numel() > LARGE else output
+            large = output is not None and output.numel() > LARGE
+            latest[name] = output[:SAMPLES].detach().clone() if large else output
 
         return note
 
     @torch.no_grad()
     def keep(self, step: int) -> None:
         """Copy the activations of the last forward pass; measure when a block of steps is full."""
+        found = [self.latest.get(name) for name in self.names]  # None: not used in the forward pass, or no tensor
+        if any(each is not None and not each.numel() for each in found):
+            return  # an empty batch has no statistics: those of the last step stand
         self.measured.append(step)
-        latest, names = self.latest, self.names
-        if len(latest) < len(names):  # modules that the forward pass does not use, or no forward pass
-            nothing = torch.full((1,), float("nan"))
-            latest |= {name: nothing for name in names if latest.get(name) is None}
-        tensors = [latest[name][:SAMPLES] for name in names]
-        self.formats.add(tensors[-1].dtype)
+        if found[-1] is not None:
+            self.formats.add(found[-1].dtype)
+        nothing = torch.full((1,), float("nan"))
+        tensors = [nothing if each is None else real(each[:SAMPLES] if each.ndim else each[None]) for each in found]
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
             self.settle()
             self.held = PackedTensors([tensor.shape for tensor in tensors], tensors[0].device, copies=BLOCK)
@@ -455,34 +463,52 @@ def _exact_deviation(held: PackedTensors, values: torch.Tensor) -> tuple[torch.T
 
 
 class Probe:
-    """A fixed batch, examined in eval mode: loss, accuracy, dead units, histograms, attention entropy."""
+    """A fixed batch, examined in eval mode: loss, accuracy, dead units, histograms, attention entropy.
 
-    def __init__(self, model: nn.Module, loss, x: torch.Tensor, y: torch.Tensor, autocast=contextlib.nullcontext):
+    `x` is whatever the net takes: a tensor, several in a tuple, or a dictionary of named inputs. `y` may be None.
+    """
+
+    def __init__(self, model: nn.Module, loss, x, y=None, autocast=contextlib.nullcontext, guard: Guard | None = None):
         self.model, self.loss, self.x, self.y, self.autocast = model, loss, x, y, autocast
+        self.guard = guard or Guard()
         self.activations = activations_of(model)
         self.attentions = {name: each for name, each in model.named_modules() if isinstance(each, AttentionWeights)}
         self.heads: tuple[str, ...] = ()
 
     @torch.no_grad()
-    def examine(self) -> dict[str, torch.Tensor]:
+    def examine(self, step: int = 0) -> dict[str, torch.Tensor]:
         with evaluating(self.model), captured(self.activations | self.attentions) as outputs, self.autocast():
-            result = self.model(self.x)
-            found = {"probe_loss": self.loss(result, self.y).float()}
-            each = sample_losses(self.loss, result[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
-        found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
-        if not self.y.is_floating_point() and result.ndim == 2:
+            answer = call(self.model, self.x)
+            found = self.guard("the loss of the probe", step, lambda: self._losses(answer)) or {}
+        result = first_tensor(answer)
+        if result is None:
+            raise ValueError(f"the net returned no tensor for the probe, but {type(answer).__name__}")
+        if torch.is_tensor(self.y) and self.y.ndim == 1 and not self.y.is_floating_point() and result.ndim == 2:
             found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
-        hidden = [outputs[name].float() for name in self.activations]
-        nothing = torch.full((), float("nan"), device=self.x.device)  # inputs and outputs have no units
+        nothing = torch.full((), float("nan"), device=result.device)  # inputs and outputs have no units
+        silence = torch.full((1, 1), float("nan"), device=result.device)  # nor has what the forward pass does not use
+        hidden = [real(outputs[name]).float() if name in outputs else silence for name in self.activations]
         found["dead"] = torch.stack([nothing, *map(dead_share, hidden), nothing])
         found["twins"] = torch.stack([nothing, *map(twin_share, hidden), nothing])
-        everything = (value[:HISTOGRAM_SAMPLES] for value in (self.x.float(), *hidden, result.float()))
+        inputs = first_tensor(self.x)
+        ends = [silence if each is None else real(each).float() for each in (inputs, result)]
+        everything = (value[:HISTOGRAM_SAMPLES] for value in (ends[0], *hidden, ends[1]))
         counts, ranges = zip(*map(histogram, everything), strict=True)
         found |= {"histogram": torch.stack(counts), "histogram_range": torch.stack(ranges)}
         if self.attentions:
             entropies = {name: entropy(outputs[name].float()) for name in self.attentions}
             self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
             found["attention_entropy"] = torch.cat(list(entropies.values()))
+        return found
+
+    def _losses(self, answer) -> dict[str, torch.Tensor]:
+        """The loss of the probe, and the mean and variance over some of its samples."""
+        if self.loss is None or self.y is None:
+            return {}
+        found = {"probe_loss": self.loss(answer, self.y).float().mean()}
+        if torch.is_tensor(answer) and torch.is_tensor(self.y):
+            each = sample_losses(self.loss, answer[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
+            found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
         return found
 
 
@@ -495,25 +521,7 @@ def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.T
     """The loss of each sample: one call with `reduction="none"` where that is possible, else one call per sample."""
     if loss is nn.functional.cross_entropy and outputs.ndim == 2:
         return loss(outputs, targets, reduction="none")
-    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
-
-
-def given(inputs: tuple, named: dict) -> torch.Tensor | None:
-    """The input tensor of a module: nearly always the first argument, else the first tensor in the arguments."""
-    if inputs and torch.is_tensor(inputs[0]) and inputs[0].is_floating_point():
-        return inputs[0]
-    return first_tensor((inputs, named))
-
-
-def first_tensor(thing) -> torch.Tensor | None:
-    """The first floating-point tensor, or else the first tensor, in the inputs or outputs of a module."""
-    if torch.is_tensor(thing):
-        return thing
-    parts = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, tuple | list) else ()
-    found = [tensor for part in parts if (tensor := first_tensor(part)) is not None]
-    if isinstance(thing, Mapping) and torch.is_tensor(thing.get("logits")):
-        return thing["logits"]  # the name of the outputs in many model libraries
-    return next((tensor for tensor in found if tensor.is_floating_point()), found[0] if found else None)
+    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).mean() for i in range(len(targets))])
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:

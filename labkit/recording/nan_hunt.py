@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from labkit.recording.nested import call, first_tensor, real
 from labkit.recording.undisturbed import hooked, replaying
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -14,8 +15,8 @@ Autocast = Callable[[], contextlib.AbstractContextManager]
 
 def hunt(
     model: torch.nn.Module,
-    x: torch.Tensor | None = None,
-    y: torch.Tensor | None = None,
+    x: Any = None,
+    y: Any = None,
     loss: Loss | None = None,
     autocast: Autocast = contextlib.nullcontext,
 ) -> dict[str, Any] | None:
@@ -33,8 +34,9 @@ def hunt(
         if _bad(weight):
             return _finding("weights", name, weight)
     if x is not None:
-        if _bad(x):
-            return _finding("inputs", "batch", x, samples=True)
+        inputs = first_tensor(x)
+        if inputs is not None and _bad(inputs):
+            return _finding("inputs", "batch", inputs, samples=True)
         outputs, found = _replay(model, x, autocast)
         if found:
             sizes = _sizes_in_float32(model, x)
@@ -57,15 +59,15 @@ def hunt(
     return None
 
 
-def _replay(model: torch.nn.Module, x: torch.Tensor, autocast: Autocast) -> tuple[torch.Tensor, dict | None]:
+def _replay(model: torch.nn.Module, x: Any, autocast: Autocast) -> tuple[Any, dict | None]:
     found: list[dict] = []
 
     def look(name: str, inputs: tuple, output: Any) -> None:
         if not found and torch.is_tensor(output) and _bad(output):
             found.append(_finding("activations", name, output, samples=True) | _spread(inputs, output))
 
-    with replaying(model, x.device), autocast(), hooked(_leaves(model), look):
-        outputs = model(x)
+    with replaying(model, _device(model)), autocast(), hooked(_leaves(model), look):
+        outputs = call(model, x)
     return outputs, found[0] if found else None
 
 
@@ -100,7 +102,9 @@ def _finite_up_to(loss: Loss, outputs: Any, y: Any, autocast: Autocast) -> dict:
     each as [largest with a finite result, smallest without, largest without]. "nan_losses": how many of
     the losses are NaN, not infinite.
     """
-    if not torch.is_tensor(outputs) or outputs.ndim != 2 or y.ndim != 1 or y.is_floating_point():
+    if not (torch.is_tensor(outputs) and torch.is_tensor(y)) or outputs.ndim != 2 or y.ndim != 1:
+        return {}
+    if y.is_floating_point() or not len(y):
         return {}
     if len(y) != len(outputs) or not 0 <= int(y.min()) <= int(y.max()) < outputs.shape[1]:
         return {}
@@ -122,9 +126,9 @@ def _bracket(sizes: torch.Tensor, bad: torch.Tensor) -> list[float | None]:
     return [None if each is None else each.item() for each in (fine.max() if len(fine) else None, low, high)]
 
 
-def _sizes_in_float32(model: torch.nn.Module, x: torch.Tensor) -> dict[str, float]:
+def _sizes_in_float32(model: torch.nn.Module, x: Any) -> dict[str, float]:
     """The largest magnitude of each activation in float32: the proof of an overflow in 16 bits."""
-    if next(model.parameters()).dtype != torch.float32:
+    if any(weight.dtype != torch.float32 for weight in model.parameters()):
         return {}
     sizes: dict[str, float] = {}
 
@@ -132,16 +136,22 @@ def _sizes_in_float32(model: torch.nn.Module, x: torch.Tensor) -> dict[str, floa
         if torch.is_tensor(output) and output.is_floating_point() and output.numel():
             sizes[name] = output.abs().max().item()
 
-    with replaying(model, x.device), hooked(_leaves(model), look):
-        model(x)
+    with replaying(model, _device(model)), hooked(_leaves(model), look):
+        call(model, x)
     return sizes
 
 
+def _device(model: torch.nn.Module) -> torch.device:
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
+
+
 def _bad(tensor: torch.Tensor) -> bool:
+    tensor = real(tensor)
     return tensor.is_floating_point() and not torch.isfinite(tensor).all().item()
 
 
 def _finding(stage: str, place: str, tensor: torch.Tensor, samples: bool = False) -> dict:
+    tensor = real(tensor)
     bad = ~torch.isfinite(tensor)
     counts = {"count": int(bad.sum()), "nan": int(tensor.isnan().sum())}
     finding = {"stage": stage, "place": place, **counts, "dtype": str(tensor.dtype)[6:]}

@@ -2,16 +2,21 @@
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from labkit.recording.guard import Guard
 from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column
 from labkit.recording.nan_hunt import hunt
 from labkit.recording.run import Run
 from labkit.recording.sample_log import SampleLog
 
+# The names of the instruments, for the line that says which one was switched off.
+WEIGHTS, ACTIVATIONS = "gradients and weights", "activations"
+SAMPLES, PROBE, ORIGIN = "samples and labels", "the probe", "the origin of a non-finite value"
 CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check synchronises; on a CPU every step is checked
 # Measured in full, that is with activations, extremes and near-zero shares: the first steps, where most failures show;
 # then every eighth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
@@ -76,7 +81,8 @@ class LossRecorder:
     """Records the loss, the learning rate and the validation results, and nothing else."""
 
     def __init__(self, optimizer, device: torch.device, check_every: int | None = None):
-        self.optimizer = optimizer
+        """`optimizer`: one, or several in a list; the learning rate is that of the first."""
+        self.optimizers = tuple(optimizer) if isinstance(optimizer, tuple | list) else (optimizer,)
         self.check_every = check_every or (1 if device.type == "cpu" else CHECK_EVERY)
         self.rows: list[tuple[float, ...] | torch.Tensor] = []  # tensors where they stay on a device
         self.lrs: list[float] = []
@@ -120,7 +126,7 @@ class LossRecorder:
 
     def _note(self, row: tuple[float, ...] | torch.Tensor, x, y, loss_scale) -> None:
         self.rows.append(row)
-        self.lrs.append(self.optimizer.param_groups[0]["lr"])
+        self.lrs.append(self.optimizers[0].param_groups[0]["lr"])
         self.scales.append(loss_scale)
         if self.steps % self.check_every == 0:
             self._check(x, y)
@@ -128,7 +134,7 @@ class LossRecorder:
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results after the steps so far."""
         plain = {f"val_{name}": each.detach() if torch.is_tensor(each) else each for name, each in results.items()}
-        self.evaluations.append({"val_step": self.updates, **plain})
+        self.evaluations.append(plain | {"val_step": self.updates})
 
     def as_run(self, recipe: dict | None = None, **facts: Any) -> Run:
         """Everything recorded so far, as plain arrays."""
@@ -202,41 +208,60 @@ class Recorder(LossRecorder):
         check_every=None,
         full_every=FULL_EVERY,
         called=None,
+        guard=None,
     ):
-        """`full_every=8` measures every eighth step in full, beside the first 50 and those after a jump."""
-        self.model, self.loss, self.autocast = model, loss, autocast
-        self.weights, self.activations = WeightMeter(model), ActivationMeter(model, called)
-        self.samples = SampleLog(model, optimizer, called)
-        self.probe = Probe(model, loss, *probe, autocast) if probe is not None else None
-        super().__init__(optimizer, self.weights.device, check_every)
+        """`full_every=8` measures every eighth step in full, beside the first 50 and those after a jump.
+
+        `guard` decides what happens when an instrument fails: by default it raises.
+        """
+        self.model, self.loss, self.autocast, self.guard = model, loss, autocast, guard or Guard()
+        self.device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+        super().__init__(optimizer, self.device, check_every)
+        self.weights = self._try(WEIGHTS, lambda: WeightMeter(model))
+        self.activations = ActivationMeter(model, called)
+        self.samples = SampleLog(model, self.optimizers, called)
+        self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
         self.full = FullSteps(full_every)
 
     def __enter__(self):
-        self.activations.attach()
-        self.samples.attach()
+        self.activations.attach(self._protecting(ACTIVATIONS))
+        self.samples.attach(self._protecting(SAMPLES))
         return self
 
     def __exit__(self, *_) -> None:
         self.activations.detach()
         self.samples.detach()
 
+    def _try(self, instrument: str, measure: Callable[[], Any]) -> Any:
+        """What the instrument measures; None where it is switched off."""
+        return self.guard(instrument, self.updates, measure)
+
+    def _protecting(self, instrument: str) -> Callable[[Callable], Callable]:
+        """For hooks on the net: a decorator that lets no error of the instrument through."""
+        return lambda hook: lambda *inputs: self._try(instrument, lambda: hook(*inputs))
+
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results, and examine the fixed probe batch at the same time."""
-        with self.samples.not_listening():
-            examined = self.probe.examine() if self.probe else {}  # first: Ctrl-C in here must not leave half a record
+        examined = {}  # first: Ctrl-C in here must not leave half a record
+        if self.probe:
+            with self.samples.not_listening():
+                examined = self._try(PROBE, lambda: self.probe.examine(self.updates)) or {}
         super().validate(**results)
-        self.evaluations[-1] |= examined | self.samples.evaluation()
+        self.evaluations[-1] |= examined | (self._try(SAMPLES, self.samples.evaluation) or {})
 
     def _measure(self, loss, y) -> tuple[float, ...] | torch.Tensor:
-        self.samples.step(loss, y)
-        full = self._keep_activations()
-        return self.weights.measure(loss, full)
+        self._try(SAMPLES, lambda: self.samples.step(loss, y))
+        return WeightMeter.row(loss, self._hold())
 
-    def _keep_activations(self) -> bool:
-        """Measure the activations, if it is their turn; returns whether this step is measured in full."""
+    def _hold(self) -> float | torch.Tensor:
+        """Measure what is there before the update; returns the norm of all gradients."""
+        full = self.steps in self.full
         if self._activations_due:
-            self.activations.keep(self.steps)
-        return self.steps in self.full
+            self._try(ACTIVATIONS, lambda: self.activations.keep(self.steps))
+        norm = self._try(WEIGHTS, lambda: self.weights.hold(full))
+        if norm is None:  # switched off
+            return 0.0 if self.device.type == "cpu" else torch.zeros((), device=self.device)
+        return norm
 
     @property
     def _activations_due(self) -> bool:
@@ -249,28 +274,31 @@ class Recorder(LossRecorder):
 
     def _compare(self, step: int, row) -> None:
         if self.full.jumped(step, *row, taken=self.steps) and step == self.steps - 1:
-            self.weights.measure_in_full()  # of this step, whose gradients are still there
+            self._try(WEIGHTS, self.weights.measure_in_full)  # of this step, whose gradients are still there
 
     def _traces(self) -> dict[str, np.ndarray]:
-        steps = self.weights.looks
-        return self.weights.traces(self.rows) | self.activations.traces(steps) | self.samples.traces()
+        found = super()._traces()
+        found |= self._try(WEIGHTS, lambda: self.weights.traces(self.rows)) or {}
+        found |= self._try(ACTIVATIONS, lambda: self.activations.traces(self.steps)) or {}
+        return found | (self._try(SAMPLES, self.samples.traces) or {})
 
     def _axes(self) -> dict[str, tuple[str, ...]]:
         heads = self.probe.heads if self.probe else ()
-        axes = {"layers": self.weights.layers, "parameters": self.weights.names}
+        axes = {"layers": self.weights.layers, "parameters": self.weights.names} if self.weights else {}
         return axes | {"activations": self.activations.names, "heads": heads}
 
     def _facts(self) -> dict:
-        silent = sorted(self.weights.without_gradient)
-        facts = {"matrices": self.weights.matrices, "without_gradient": silent, "dtypes": self._dtypes()}
-        facts["measured_in_full"] = self.full.facts(self.steps)
-        return facts | self.samples.facts()
+        facts: dict[str, Any] = {"measured_in_full": self.full.facts(self.steps), "dtypes": self._dtypes()}
+        if self.weights:
+            facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
+        return facts | (self._try(SAMPLES, self.samples.facts) or {}) | self.guard.facts()
 
     def _dtypes(self) -> dict[str, list[str]]:
-        """The number formats of the weights, the outputs and the optimizer's state."""
-        memory = [value for state in self.optimizer.state.values() for value in state.values()]
+        """The number formats of the weights, the outputs and the optimizers' state."""
+        states = (state for each in self.optimizers for state in each.state.values() if isinstance(state, dict))
+        memory = [value for state in states for value in state.values()]
         kinds = {
-            "weights": {weight.dtype for weight in self.weights.weights},
+            "weights": {weight.dtype for weight in self.model.parameters()},
             "outputs": self.activations.formats,
             "state": {value.dtype for value in memory if torch.is_tensor(value) and value.ndim},  # not the step count
         }
@@ -280,20 +308,25 @@ class Recorder(LossRecorder):
         if self.check_every > 1:
             return {"step": step, "stage": "unknown"}  # too late to replay: `as_run` reads it from the traces
         with self.samples.not_listening():
-            found = hunt(self.model, x, y, self.loss, self.autocast) or {"stage": "loss", "place": "loss"}
+            found = self._try(ORIGIN, lambda: hunt(self.model, x, y, self.loss, self.autocast))
+        found = found or {"stage": "loss", "place": "loss"}
         # Weights become non-finite in an update, and the next look sees it.
         return {"step": max(0, step - (found["stage"] == "weights")), **found}
 
 
 def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
     """One array per result from a list of evaluations; tensors are copied to the CPU here, not before."""
-    if not evaluations:
-        return {}
-    as_array = {name: [one[name] for one in evaluations] for name in evaluations[0]}
-    return {
-        name: torch.stack(values).cpu().numpy() if torch.is_tensor(values[0]) else np.array(values)
-        for name, values in as_array.items()
-    }
+    names = dict.fromkeys(name for one in evaluations for name in one)
+    return {name: _column([one.get(name) for one in evaluations]) for name in names}
+
+
+def _column(values: list) -> np.ndarray:
+    """One row per evaluation; NaN where an evaluation does not have this result."""
+    if all(map(torch.is_tensor, values)) and len({each.shape for each in values}) == 1:
+        return torch.stack(values).cpu().numpy()
+    plain = [each.cpu().numpy() if torch.is_tensor(each) else each for each in values]
+    shape = next(np.shape(each) for each in plain if each is not None)
+    return np.array([np.full(shape, np.nan) if each is None else each for each in plain])
 
 
 def origin_from_traces(traces: dict[str, np.ndarray], since: int, *, layers, activations, **_) -> dict | None:
@@ -307,6 +340,8 @@ def origin_from_traces(traces: dict[str, np.ndarray], since: int, *, layers, act
     ]
     found = []
     for rank, (stage, name, places) in enumerate(order):
+        if name not in traces:
+            continue
         bad = ~np.isfinite(traces[name].reshape(len(traces[name]), -1))[:, : len(places)]
         if stage == "gradients":
             bad = bad[:, ::-1]

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from labkit.recording.facts import MOST_CLASSES
-from labkit.recording.meters import given
+from labkit.recording.nested import given, real
 
 PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
 TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
 AT_ONCE = 128  # of these in float64 at once: 128 KB, which stays in the cache
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+CLASS_TYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
@@ -31,8 +32,8 @@ class Pass:
 class SampleLog:
     """Records the net's forward passes; `step` and `evaluation` say what they were for."""
 
-    def __init__(self, model: nn.Module, optimizer, called: nn.Module | None = None):
-        self.model, self.optimizer, self.called = model, optimizer, called or model
+    def __init__(self, model: nn.Module, optimizers, called: nn.Module | None = None):
+        self.model, self.optimizers, self.called = model, optimizers, called or model
         named = list(model.named_modules())
         self.batch_norms = [name for name, module in named if isinstance(module, BATCH_NORMS)]
         self.dropouts = [name for name, module in named if isinstance(module, DROPOUTS) and module.p > 0]
@@ -47,8 +48,9 @@ class SampleLog:
         self.listening = True
         self.hook = None
 
-    def attach(self) -> None:
-        self.hook = self.called.register_forward_pre_hook(self._note, with_kwargs=True)
+    def attach(self, protect=lambda hook: hook) -> None:
+        """`protect` is put around the hook: what it raises must not reach the forward pass."""
+        self.hook = self.called.register_forward_pre_hook(protect(self._note), with_kwargs=True)
 
     def detach(self) -> None:
         self.hook.remove()
@@ -66,10 +68,10 @@ class SampleLog:
         if self.listening:
             training = all(module.training for module in self.switches)
             x = given(inputs, named)
-            sample = pixels(x) if x is not None and x.ndim > 1 else None
+            sample = pixels(real(x)) if x is not None and x.ndim > 1 and x.numel() else None
             self.passes.append(Pass(training, torch.is_grad_enabled(), sample))
 
-    def step(self, loss: torch.Tensor, labels: torch.Tensor | None) -> None:
+    def step(self, loss: torch.Tensor, labels) -> None:
         """The forward passes since the last call belong to this training step."""
         passes = [each for each in self.passes if each.with_gradients] or self.passes[-1:]
         self.passes = []
@@ -77,7 +79,7 @@ class SampleLog:
         self.trained.write([each.sample for each in passes if each.sample is not None])
         if self.foreign is None:
             self.foreign = foreign_weights(loss, self.model)
-        if labels is not None and labels.ndim == 1 and not labels.is_floating_point():
+        if torch.is_tensor(labels) and labels.ndim == 1 and labels.dtype in CLASS_TYPES:
             self.labels.append(labels)
 
     def evaluation(self) -> dict:
@@ -100,9 +102,13 @@ class SampleLog:
         _, largest, lengths = self.trained.read()
         traces = {"train_mode": np.array(self.train_modes, dtype=np.float64)}
         if len(lengths) == len(self.train_modes) and len(lengths):
-            starts = np.cumsum(lengths) - lengths
-            traces["input_max"] = np.maximum.reduceat(largest, starts)
-            traces["input_outliers"] = np.add.reduceat(outlying(largest), starts) / lengths
+            some = lengths > 0  # an empty batch has no largest input
+            starts = (np.cumsum(lengths) - lengths)[some]
+            high, outliers = np.full((2, len(lengths)), np.nan)
+            if len(starts):
+                high[some] = np.maximum.reduceat(largest, starts)
+                outliers[some] = np.add.reduceat(outlying(largest), starts) / lengths[some]
+            traces |= {"input_max": high, "input_outliers": outliers}
         labels = self._labels()
         if labels and len(labels) == len(self.train_modes):
             traces["label_entropy"] = np.array([entropy(np.bincount(each)) for each in labels])
@@ -114,7 +120,7 @@ class SampleLog:
         facts = {
             "batch_norms": self.batch_norms,
             "dropouts": self.dropouts,
-            "not_in_optimizer": not_in_optimizer(self.model, self.optimizer),
+            "not_in_optimizer": not_in_optimizer(self.model, self.optimizers),
             "unregistered": self.foreign or [],
             "batch_length": int(np.median(lengths)) if len(lengths) else 0,
             "order_repeats": order_repeats(prints),
@@ -240,9 +246,9 @@ def foreign_weights(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
     return sorted(found)
 
 
-def not_in_optimizer(model: nn.Module, optimizer) -> list[str]:
-    """Names of the parameters that this optimizer does not update."""
-    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+def not_in_optimizer(model: nn.Module, optimizers) -> list[str]:
+    """Names of the parameters that none of the optimizers updates."""
+    held = {id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]}
     return [name for name, weight in model.named_parameters() if id(weight) not in held]
 
 

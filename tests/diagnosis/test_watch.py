@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import labkit
-from labkit.diagnosis.watch import Alarm, Watch, bare, watch
+from labkit.diagnosis.watch import Alarm, Watch, bare, usual_loss, watch
 from labkit.recording.meters import WeightMeter
 from labkit.recording.recorder import Recorder
 from labkit.training.data import load
@@ -393,3 +393,140 @@ def test_a_net_that_is_one_recurrent_layer_can_be_saved(tmp_path):
         record.step(loss)
     assert record.run.activations == ("inputs", "net", "outputs")
     record.run.save(tmp_path / "run.npz")
+
+
+# --- loops of other kinds; tests/hostile/test_hostile_loops.py has many more ----------------------
+
+
+def strictly(*things, **options) -> Watch:
+    return watch(*things, strict=True, **options)
+
+
+def test_two_optimizers_are_watched_together():
+    """As in a GAN: one step of each before `record.step`."""
+    torch.manual_seed(0)
+    nets = nn.ModuleDict({"first": nn.Linear(784, 8), "second": nn.Sequential(nn.ReLU(), nn.Linear(8, 10))})
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in nets.values()]
+    with strictly(nets, optimizers) as record:
+        for x, y in batches(12):
+            loss = cross_entropy(nets["second"](nets["first"](x.flatten(1))), y)
+            for each in optimizers:
+                each.zero_grad()
+            loss.backward()
+            for each in optimizers:
+                each.step()
+            record.step(loss, batch=(x, y))
+    run = record.run
+    assert run.facts["not_in_optimizer"] == [] and run["grad_norm"].min() > 0 and run["update_ratio"][:-1].min() > 0
+
+
+def test_two_watches_at_once_see_their_own_net():
+    torch.manual_seed(0)
+    one, other = nn.Linear(784, 10), nn.Linear(784, 10)
+    first, second = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.001)
+    with strictly(one, first) as record, strictly(other, second) as beside:
+        for x, y in batches(12):
+            for net_, optimizer, watching in ((one, first, record), (other, second, beside)):
+                optimizer.zero_grad()
+                loss = cross_entropy(net_(x.flatten(1)), y)
+                loss.backward()
+                optimizer.step()
+                watching.step(loss, batch=(x, y))
+    assert record.run["update_ratio"].max() > 10 * beside.run["update_ratio"].max()
+
+
+class Graph:
+    """As the batches of graph libraries: an object with attributes."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.edges = x, y, torch.tensor([[0, 1], [1, 2]])
+
+
+class GraphNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, graph: Graph) -> torch.Tensor:
+        return self.layer(graph.x.flatten(1))
+
+
+def test_a_batch_may_be_an_object_as_in_graph_libraries():
+    torch.manual_seed(0)
+    model = GraphNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with strictly(model, optimizer, probe=Graph(X[:64], Y[:64])) as record:
+        for x, y in batches(12):
+            graph = Graph(x, y)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(graph), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=graph)
+        record.validation(loss=1.0)
+    run = record.run
+    assert "probe_accuracy" in run and run.facts["batch_length"] == 32 and "label_entropy" in run
+
+
+@pytest.mark.parametrize("numbers", [1, 50_000_000])
+def test_nets_with_one_parameter_and_with_fifty_million(numbers):
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.ones(numbers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    with strictly(model, optimizer) as record:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model.weight.square().sum()
+            loss.backward()
+            optimizer.step()
+            record.step(loss)
+    assert record.run["grad_norm"].shape == (3, 1) and record.run["update_norm"][0] > 0
+
+
+def test_a_net_without_parameters_is_told_and_its_loss_recorded(capsys):
+    class Nothing(nn.Module):
+        def forward(self, x):
+            return x
+
+    other = nn.Linear(2, 2)
+    with watch(Nothing(), torch.optim.SGD(other.parameters(), lr=0.1)) as record:
+        record.step(1.0)
+    assert "gradients and weights could not be measured" in capsys.readouterr().err
+    assert record.run["loss"].tolist() == [1.0] and record.diagnose() == []
+
+
+@pytest.mark.parametrize("wrong", [None, "low", object(), [1.0, 2.0]])
+def test_a_loss_that_is_not_a_number_is_refused_in_words(wrong):
+    model = net()
+    with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)) as record:
+        with pytest.raises(TypeError, match=r"record.step\(loss\): expected a number or a tensor, got"):
+            record.step(wrong)
+        with pytest.raises(TypeError, match=r"record.validation\(loss=...\): expected a number or a tensor, got"):
+            record.validation(loss=wrong)
+
+
+def test_the_usual_loss_fits_the_targets():
+    random = torch.Generator().manual_seed(0)
+    scores, tokens = torch.randn(4, 3, generator=random), torch.randn(2, 5, 7, generator=random)
+    classes, words = torch.tensor([0, 2, 1, 1]), torch.randint(7, (2, 5), generator=random)
+    assert usual_loss(scores, classes) == cross_entropy(scores, classes)
+    assert usual_loss((None, {"logits": tokens}), words) == cross_entropy(tokens.flatten(0, 1), words.flatten())
+    pixels = tokens.permute(0, 2, 1)[..., None]  # samples, classes, height, width
+    assert torch.isclose(usual_loss(pixels, words[..., None]), usual_loss(tokens, words))
+    assert usual_loss(scores[:, :1], torch.ones(4)) == mse_loss(scores[:, 0], torch.ones(4))
+    yes = torch.tensor([1, 0, 1, 1])
+    assert usual_loss(scores[:, 0], yes) == nn.functional.binary_cross_entropy_with_logits(scores[:, 0], yes.float())
+
+
+def test_ignored_labels_of_minus_100_are_no_classes():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with strictly(model, optimizer) as record:
+        for x, y in batches(4):
+            y = torch.where(y < 5, y, -100)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    assert "classes" not in record.run.facts and len(record.run) == 4

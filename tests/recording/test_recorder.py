@@ -314,7 +314,7 @@ def test_an_interrupted_look_leaves_traces_of_one_length(monkeypatch):
 
     def before(step, _):
         if step == 3:
-            monkeypatch.setattr(bench.recorder.weights, "measure", interrupt)
+            monkeypatch.setattr(bench.recorder.weights, "hold", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         bench.run(before=before)

@@ -86,8 +86,8 @@ def test_tensors_that_the_net_does_not_own_are_found_in_the_graph():
 def test_parameters_that_the_optimizer_does_not_hold_are_named():
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
-    assert not_in_optimizer(net, optimizer) == ["1.weight", "1.bias"]
-    assert not_in_optimizer(net[0], optimizer) == []
+    assert not_in_optimizer(net, [optimizer]) == ["1.weight", "1.bias"]
+    assert not_in_optimizer(net[0], [optimizer]) == []
 
 
 def test_a_healthy_run_has_a_clean_ledger():
@@ -147,7 +147,7 @@ def test_what_the_instruments_pass_through_the_net_is_not_written_down():
 
 def test_a_ledger_takes_batches_of_any_size_and_labels_that_are_numbers():
     net = nn.Linear(4, 1)
-    log = SampleLog(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    log = SampleLog(net, [torch.optim.SGD(net.parameters(), lr=0.1)])
     log.attach()
     for size in (3, 5, 1):
         loss = net(torch.ones(size, 4)).sum()

@@ -1,0 +1,82 @@
+"""Tensors inside what training loops pass around: tuples, dictionaries, dataclasses, batches of any kind."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+# Names of the targets in batches that are dictionaries or objects, in this order.
+TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """(inputs, targets) of a batch; None for what it does not have.
+
+    Of a tuple or list the last entry is the target, of a dictionary or an object the entry with such a name.
+    """
+    if isinstance(batch, Mapping):
+        name = next((name for name in TARGETS if name in batch), None)
+        return {key: value for key, value in batch.items() if key != name}, batch.get(name)
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        *inputs, targets = batch
+        return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+    if isinstance(batch, tuple | list):
+        return (batch[0] if batch else None), None
+    if batch is None or torch.is_tensor(batch):
+        return batch, None
+    return batch, next((getattr(batch, name) for name in TARGETS if hasattr(batch, name)), None)
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """The model on the inputs of a batch: as named or as several arguments where its `forward` takes them so."""
+    if isinstance(inputs, Mapping) and _takes(model, **inputs):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list) and _takes(model, *inputs):
+        return model(*inputs)
+    return model(inputs)
+
+
+def _takes(model: nn.Module, *positional: Any, **named: Any) -> bool:
+    try:
+        inspect.signature(model.forward).bind(*positional, **named)
+    except TypeError:
+        return False
+    return True
+
+
+def first_tensor(thing: Any) -> torch.Tensor | None:
+    """The outputs or inputs of a module as one tensor: `logits`, else the first floating-point one, else the first."""
+    if torch.is_tensor(thing):
+        return thing
+    named = _named_parts(thing)
+    if torch.is_tensor(named.get("logits")):
+        return named["logits"]  # the name of the outputs in many model libraries
+    parts: Iterable[Any] = thing if isinstance(thing, tuple | list) else named.values()
+    found = [tensor for part in parts if (tensor := first_tensor(part)) is not None]
+    return next((tensor for tensor in found if tensor.is_floating_point()), found[0] if found else None)
+
+
+def _named_parts(thing: Any) -> Mapping[str, Any]:
+    """The entries of a dictionary, the fields of a dataclass, the tensors among the attributes of another object."""
+    if isinstance(thing, Mapping):
+        return thing
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    attributes = getattr(thing, "__dict__", {})
+    return {name: value for name, value in attributes.items() if torch.is_tensor(value)}
+
+
+def given(inputs: tuple, named: dict) -> torch.Tensor | None:
+    """The input tensor of a module: nearly always the first argument, else the first tensor in the arguments."""
+    if inputs and torch.is_tensor(inputs[0]) and inputs[0].is_floating_point():
+        return inputs[0]
+    return first_tensor((inputs, named))
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """Dense and real: what the instruments can measure. Of complex numbers a view of both parts."""
+    tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
