@@ -167,11 +167,11 @@ class Watch(Recorder):
             raise RuntimeError(words)
         value = as_loss(loss)
         if self.due:
-            if self.held is None:  # the optimizer did not step: GradScaler found an overflow and skipped
-                self._hold_now()
+            # Where nothing is held the optimizer did not step: GradScaler found an overflow and skipped.
+            norm = self._hold() if self.held is None else self.held
             x, y = split_batch(batch)
             self._try(SAMPLES, lambda: self.samples.step(value, y))
-            row, self.held = WeightMeter.row(value, self.held), None
+            row, self.held = WeightMeter.row(value, norm), None
             scale = current_scale(self.scaler) if self.scaler else 1.0
             self._note(row, x, y, scale)
         else:

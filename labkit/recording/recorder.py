@@ -242,7 +242,7 @@ class Recorder(LossRecorder):
 
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results, and examine the fixed probe batch at the same time."""
-        examined = {}  # first: Ctrl-C in here must not leave half a record
+        examined: dict[str, torch.Tensor] = {}  # first: Ctrl-C in here must not leave half a record
         if self.probe:
             with self.samples.not_listening():
                 examined = self._try(PROBE, lambda: self.probe.examine(self.updates)) or {}
