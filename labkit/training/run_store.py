@@ -231,7 +231,9 @@ def key_of(recipe: Recipe, fork: dict | None = None) -> Key | None:
         code = {name: fingerprint(part) for name, part in parts.items()}
         done = fingerprint(fork) if fork else None
         made_of = json.dumps([recipe.summary(), code, done, __version__, torch.__version__, FORMAT], sort_keys=True)
-    except (TypeError, RecursionError):  # NoFingerprint is a TypeError; so is a knob that JSON does not have
+    # NoFingerprint is a TypeError, as is a knob that JSON does not have; RecursionError is a RuntimeError, as is what
+    # torch raises for a tensor without content (on "meta").
+    except (TypeError, RuntimeError):
         return None
     digest = hashlib.sha256(made_of.encode()).hexdigest()
     return Key(digest, lasting=not fork and all(importable(part) for part in parts.values()))
