@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from labkit.errors import RecipeError
 from labkit.recording.run import Run
 from labkit.training.data import Split
-from labkit.training.loop import EachStep, Training
+from labkit.training.loop import UNFINISHED, EachStep, Training
 from labkit.training.models import ACTIVATIONS
 from labkit.training.recipe import Recipe
 from labkit.training.rules import Number
@@ -49,7 +49,7 @@ def fork(
     training = Training(intervention.recipe)
     intervention.check(training)
     run = training.run(each_step=each_step, progress=progress, errors=errors)
-    if not intervention.done and run.facts["stopped"] not in ("on request", "interrupted"):
+    if not intervention.done and run.facts["stopped"] not in UNFINISHED:
         last = max(0, len(run) - 1)
         raise RecipeError(f"at: the run ends after {len(run)} steps ({run.facts['stopped']}); fork at {last} or before")
     run = dataclasses.replace(run, recipe=recipe.summary(), facts=run.facts | {"fork": intervention.as_values()})

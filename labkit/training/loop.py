@@ -20,6 +20,7 @@ from labkit.training.state import TrainingState, seeded
 
 PROBE = 512  # training images examined at every validation; a unit that is 0 on all of them counts as dead
 SHARPNESS_SAMPLES = 128  # for the curvature at the end of a run: 10 Hessian-vector products in about 30 ms
+UNFINISHED = ("on request", "interrupted")  # how a run ends that somebody stopped
 EachStep = Callable[[Any], object]  # receives the recorder; to return True stops the run
 
 

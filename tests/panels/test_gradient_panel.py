@@ -15,13 +15,13 @@ SHORT = {name: recipe.but(steps=EARLY, samples=512, batch_size=64) for name, rec
 
 @pytest.fixture(scope="module")
 def panel():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     made = GradientPanel(SHORT)
     assert made.view.worker.wait(120)
     assert "Diagnosis: no failure shows." in made.view.picture.status.value  # opened, it trains the four
     yield made
     made.close()
-    run_store.memory.forget()
+    run_store.in_memory.forget()
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_the_same_recipe_is_trained_once_in_memory_and_once_for_the_folder(tmp_p
 
 
 def test_all_stores_of_a_process_share_one_memory_and_a_folder_gets_what_it_lacks(tmp_path, trainings):
-    run = run_store.memory.run_of(RECIPE, progress=False)
+    run = run_store.in_memory.run_of(RECIPE, progress=False)
     assert RunStore().get(RECIPE) is RunStore(tmp_path).run_of(RECIPE) is run and trainings == [RECIPE]
     assert fresh(tmp_path).get(RECIPE) is not None
 
@@ -579,6 +579,14 @@ def test_above_the_limit_the_files_used_longest_ago_go_and_others_never(tmp_path
     store.put(RECIPE.but(lr=0.3), trained(RECIPE))
     assert there(store, recipes) == [True, False, True] and store.bytes <= store.limit
     assert all(path.exists() for path in foreign)
+
+
+def test_in_the_users_cache_folder_the_files_of_older_labkits_are_counted_and_deleted(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+    (tmp_path / f"{'0a' * 16}.npz").write_bytes(bytes(100))
+    (tmp_path / "mine.npz").write_bytes(b"mine")
+    assert on_disk().bytes == 100 and on_disk(tmp_path).files() == {}
+    assert on_disk().empty() == (1, 100) and [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
 def test_without_a_limit_nothing_is_deleted(tmp_path):

@@ -75,7 +75,7 @@ def run_studies(names: Sequence[str], *, seed: int, dataset: str, jobs: int = 1)
 
 
 def _one_study(name: str, seed: int, dataset: str) -> Study:
-    return study(name, seed, dataset, store=run_store.memory, progress=False)
+    return study(name, seed, dataset, store=run_store.in_memory, progress=False)
 
 
 def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path]:

@@ -179,7 +179,7 @@ def test_one_patient_is_examined_and_its_runs_are_kept_and_taken_again(tmp_path,
     found = blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path)
     assert found.counts and found.rank == 1 and found.onset == 0 and found.twin_verdict == ()
     assert len(list(tmp_path.glob("*.npz"))) == 2
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     monkeypatch.setattr(run_store, "train", None)  # whatever trains now fails
     assert blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path) == found
 
@@ -193,7 +193,7 @@ def test_what_is_not_kept_can_be_left_out_and_is_counted(tmp_path):
 
 
 def test_only_what_is_in_the_folder_counts_as_kept(tmp_path):
-    run_store.memory.put(tiny(), trained(tiny()))
+    run_store.in_memory.put(tiny(), trained(tiny()))
     assert not blind.kept(tmp_path, tiny())
     run_store.RunStore(tmp_path).put(tiny(), trained(tiny()))
     assert blind.kept(tmp_path, tiny()) and not blind.kept(tmp_path, tiny(lr=0.2))
