@@ -158,8 +158,7 @@ def skipping_step(training: TrainingState, x: Tensor, y: Tensor) -> None:
     training.backward(loss)
     training.look(loss, x, y)
     usual = vars(training).setdefault("usual_gradients", deque(maxlen=100))
-    gradients = [weight.grad for weight in training.weights() if weight.grad is not None]
-    norm = float(torch.nn.utils.get_total_norm(gradients))
+    norm = float(torch.nn.utils.get_total_norm([weight.grad for weight in training.weights()]))
     if len(usual) < 10 or norm <= 10 * median(usual):
         usual.append(norm)
         training.clip()
