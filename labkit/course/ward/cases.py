@@ -74,8 +74,7 @@ def verified_cases() -> dict[str, list[Case]]:
 
 
 def draw(seed: int, patients: int) -> list[Case]:
-    """`patients` cases, no failure twice. The same seed draws the same cases; a smaller draw is a prefix of a "
-    "larger."""
+    """`patients` cases, no failure twice: the same for the same seed, and a smaller draw is a prefix of a larger."""
     cases = verified_cases()
     if patients > len(cases):
         raise RecipeError(f"patients: expected at most {len(cases)}, one per failure, got {patients}")

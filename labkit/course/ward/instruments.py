@@ -105,8 +105,7 @@ class Instrument:
 
 
 def keep_traces(run: Run, traces: tuple[str, ...], origin: bool = False) -> Run:
-    """These traces of a run without its recipe; of its facts only the first NaN: its step, and with `origin` "
-    "its place."""
+    """These traces of a run, and of its facts only the step of the first NaN; with `origin` also its place."""
     kept = {name: run[name] for name in ("step", "val_step", *traces) if name in run}
     found = first_nonfinite(run)
     if found and not origin:
@@ -265,8 +264,7 @@ def read_modes(chart: Chart) -> Rows:
 
 
 def read_settings(chart: Chart) -> Rows:
-    """The settings as the author of the run knows them. A custom part is shown as the part its author believes "
-    "it is."""
+    """The settings as the author of the run knows them; a custom part is shown as what its author believes it is."""
     values = chart.recipe.summary()
     hidden = ("seed", "device", "processes", "evaluate_every", "data")
     rows = [(name, f"{values[name]:g}" if isinstance(values[name], float) else str(values[name]))
