@@ -8,9 +8,9 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
-from labkit.cli.doctor import container_limit
 from labkit.errors import ROOT as CLONE
 from labkit.errors import RecipeError, clone_command, optional
+from labkit.training.memory import machine_memory
 
 LOOPBACK = "127.0.0.1"
 
@@ -152,11 +152,9 @@ def visitors_at_most(asked: int | None) -> int:
         if asked < 1:
             raise RecipeError(f"visitors: expected a number of at least 1, got {asked}")
         return asked
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
+    memory = machine_memory()
+    if memory is None:
         return UNKNOWN_MEMORY
-    memory = min(memory, container_limit() or memory)
     return max(FEWEST, int(SHARE_OF_MEMORY * memory / (MEGABYTES_A_VISITOR * 10**6)))
 
 

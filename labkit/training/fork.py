@@ -15,6 +15,7 @@ from labkit.errors import RecipeError
 from labkit.recording.run import Run
 from labkit.training.data import Split
 from labkit.training.loop import UNFINISHED, EachStep, Training
+from labkit.training.memory import memory_errors_in_words
 from labkit.training.models import ACTIVATIONS
 from labkit.training.recipe import Recipe
 from labkit.training.rules import Number
@@ -46,9 +47,10 @@ def fork(
     say under "fork" what was changed; up to step `at` it is the original.
     """
     intervention = Intervention(recipe, at, skip, changes)
-    training = Training(intervention.recipe)
-    intervention.check(training)
-    run = training.run(each_step=each_step, progress=progress, errors=errors)
+    with memory_errors_in_words(recipe):
+        training = Training(intervention.recipe)
+        intervention.check(training)
+        run = training.run(each_step=each_step, progress=progress, errors=errors)
     if not intervention.done and run.facts["stopped"] not in UNFINISHED:
         last = max(0, len(run) - 1)
         raise RecipeError(f"at: the run ends after {len(run)} steps ({run.facts['stopped']}); fork at {last} or before")

@@ -15,6 +15,7 @@ from labkit.errors import RecipeError
 from labkit.recording.recorder import FULL_EVERY, LossRecorder, Recorder
 from labkit.recording.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
+from labkit.training.memory import memory_errors_in_words, weights_within_memory
 from labkit.training.recipe import COUNT, Recipe
 from labkit.training.state import TrainingState, seeded
 
@@ -45,11 +46,12 @@ def train(
         raise RecipeError(f"full_every: {problem}")
     options: dict[str, Any] = {"instruments": instruments, "progress": progress, "errors": errors}
     options["full_every"] = full_every
-    if recipe.processes > 1:
-        from labkit.training.processes import train_together  # few runs need it
+    with memory_errors_in_words(recipe):
+        if recipe.processes > 1:
+            from labkit.training.processes import train_together  # few runs need it
 
-        return train_together(recipe, **options)
-    return Training(recipe).run(each_step=each_step, **options)
+            return train_together(recipe, **options)
+        return Training(recipe).run(each_step=each_step, **options)
 
 
 class Training(TrainingState):
@@ -57,6 +59,10 @@ class Training(TrainingState):
 
     stopped: str | None = None  # why the run ended before its last step
     error: dict | None = None  # the error that ended it
+
+    def __init__(self, recipe: Recipe):
+        with weights_within_memory(recipe):
+            super().__init__(recipe)
 
     def run(
         self,

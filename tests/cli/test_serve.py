@@ -14,9 +14,10 @@ import browser
 import nbformat
 import pytest
 
-from labkit.cli import doctor, serve
+from labkit.cli import serve
 from labkit.cli import main as command_line
 from labkit.errors import RecipeError
+from labkit.training import memory
 
 needs_voila = pytest.mark.skipif("voila" in browser.missing("voila"), reason="not installed: voila")
 
@@ -249,8 +250,8 @@ def test_visitors_who_come_at_the_same_moment_are_counted(monkeypatch):
 
 def test_visitors_are_limited_by_the_memory(monkeypatch, tmp_path):
     container = tmp_path / "memory.max"
-    monkeypatch.setattr(doctor, "CONTAINER_LIMIT", container)
-    monkeypatch.setattr(serve.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 * 10**9 // 4096}.get)
+    monkeypatch.setattr(memory, "CONTAINER_LIMIT", container)
+    monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 * 10**9 // 4096}.get)
     assert serve.visitors_at_most(None) == 13  # half of 16 GB, 600 MB each
     container.write_text("6000000000\n")
     assert serve.visitors_at_most(None) == 5
