@@ -68,7 +68,7 @@ def hold_clinic(options) -> int:
             )
         from labkit.diagnosis.evaluation import blind
 
-        found = blind.hold(
+        found = blind.evaluate(
             names,
             split=options.split,
             seeds=1 if options.seeds is None else options.seeds,

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 
 from labkit.diagnosis.diagnose import UNSURE
 from labkit.diagnosis.evaluation import healthy_runs
-from labkit.diagnosis.evaluation.blind import NETS, SPLITS, Evaluation, Healthy, Patient, interval
+from labkit.diagnosis.evaluation.blind import SPLITS, Evaluation, Healthy, Patient, interval
 from labkit.diagnosis.evaluation.contract import in_columns, low_to_high
+from labkit.diagnosis.evaluation.nets import NETS
 from labkit.drawing.markdown import table
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.machine import cpu_name
