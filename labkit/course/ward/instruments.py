@@ -11,14 +11,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.diagnosis.checkup import checkup
+from labkit.diagnosis.checkup import MARKS, checkup
 from labkit.drawing import plots
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
 from labkit.recording.traces import USUAL
-from labkit.training.recipe import Recipe
+from labkit.training.recipe import Recipe, short
 from labkit.training.state import TrainingState, seeded
 
 Rows = list[tuple[str, str]]
@@ -267,8 +267,7 @@ def read_settings(chart: Chart) -> Rows:
     """The settings as the author of the run knows them; a custom part is shown as what its author believes it is."""
     values = chart.recipe.summary()
     hidden = ("seed", "device", "processes", "evaluate_every", "data")
-    rows = [(name, f"{values[name]:g}" if isinstance(values[name], float) else str(values[name]))
-            for name, about in Recipe.__dataclass_fields__.items()
+    rows = [(name, short(values[name])) for name, about in Recipe.__dataclass_fields__.items()
             if "rule" in about.metadata and name not in hidden]  # fmt: skip
     return [(part, believed_part(part, chart)) for part in ("optimizer", "schedule")] + rows
 
@@ -287,11 +286,10 @@ def read_checkup(chart: Chart) -> Rows:
     state = TrainingState(chart.recipe)
     order = one_epoch(state)
     found = checkup(state.model, chart.recipe.loss, order, tuple(state.data.val), state.optimizer)
-    marks = {"ok": "ok", "warning": "look", "fault": "FAULT"}
     return [
-        (f"{marks[each.state]}: {each.name}", f"{each.found} (expected: {each.expected})")
+        (f"{MARKS[each.state]}: {each.name}", f"{each.found} (expected: {each.expected})")
         for each in found.findings
-        if each.state in marks
+        if each.state != "skipped"
     ]
 
 
