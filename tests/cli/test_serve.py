@@ -14,8 +14,8 @@ import browser
 import nbformat
 import pytest
 
-from labkit.cli import serve
 from labkit.cli import main as command_line
+from labkit.cli import serve
 from labkit.errors import RecipeError
 from labkit.training import memory
 
@@ -166,14 +166,22 @@ def test_play_gives_neither_page_nor_kernel_without_its_own_token(tmp_path):
 
 @pytest.mark.slow
 def test_lab_gives_nothing_without_its_own_token(tmp_path):
-    (tmp_path / "notebooks").mkdir()
-    with browser.labkit_server("lab", tmp_path, str(tmp_path / "notebooks")) as server:
-        for headers in ({}, {"Authorization": "token wrong"}):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with (
+        browser.labkit_server("lab", one, str(one)) as server,
+        browser.labkit_server("lab", other, str(other)) as second,
+    ):
+        for token in (None, "wrong", second.token):  # a second user's token is valid, but not here
+            headers = {"Authorization": f"token {token}"} if token else {}
             for path in ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals"):
                 assert status_of(server.url + path, **headers)[0] == 403
-            assert "/login" in status_of(f"{server.url}/lab", **headers)[1]
-        assert status_of(f"{server.url}/api/kernels", Authorization=f"token {server.token}")[::2] == (200, "[]")
-        assert listening(server.process) == {serve.LOOPBACK}
+            for address in ("/lab", f"/lab?token={token or ''}"):
+                assert "/login" in status_of(server.url + address, **headers)[1]
+        for each in (server, second):
+            assert status_of(f"{each.url}/api/kernels", Authorization=f"token {each.token}")[::2] == (200, "[]")
+            assert listening(each.process) == {serve.LOOPBACK}
 
 
 @needs_voila
