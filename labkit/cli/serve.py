@@ -189,10 +189,11 @@ def free_port(ip: str, port: int | None = None) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((ip, port or 0))
-        except OSError as error:
+        except (OSError, TypeError, UnicodeError) as error:  # the latter two where the text cannot be a host name
             where = f"port {port} of {ip}" if port else f"the address {ip}"
             advice = "leave --port out for a free one" if port else "leave --ip out to listen on this machine only"
-            raise RecipeError(f"cannot listen on {where}: {error.strerror or error}; {advice}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise RecipeError(f"cannot listen on {where}: {reason}; {advice}") from error
         return probe.getsockname()[1]
 
 
