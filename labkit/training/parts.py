@@ -158,7 +158,8 @@ def skipping_step(training: TrainingState, x: Tensor, y: Tensor) -> None:
     training.backward(loss)
     training.look(loss, x, y)
     usual = vars(training).setdefault("usual_gradients", deque(maxlen=100))
-    norm = float(torch.nn.utils.get_total_norm([weight.grad for weight in training.weights()]))
+    gradients = [weight.grad for weight in training.weights() if weight.grad is not None]
+    norm = float(torch.nn.utils.get_total_norm(gradients))
     if len(usual) < 10 or norm <= 10 * median(usual):
         usual.append(norm)
         training.clip()

@@ -57,7 +57,8 @@ class TrainingState:
         self.scaler.scale(loss * self.fixed_scale if self.fixed_scale != 1 else loss).backward()
         self.scaler.unscale_(self.optimizer)
         if self.fixed_scale != 1:
-            torch._foreach_div_([weight.grad for weight in self.weights()], self.fixed_scale)
+            gradients = [weight.grad for weight in self.weights() if weight.grad is not None]
+            torch._foreach_div_(gradients, self.fixed_scale)
 
     def look(self, loss: Tensor, x: Tensor, y: Tensor) -> None:
         """Let the instruments measure this step. Call it once, after backward and before clip and update."""
