@@ -11,7 +11,7 @@ from labkit.diagnosis.study import Study
 from labkit.failures.mode import FailureMode
 from labkit.recording.run import Run
 from labkit.recording.summaries import gradient_ratio, matrix_names, typical, worst_dead
-from labkit.recording.traces import TRACES, USUAL
+from labkit.recording.traces import TRACES
 from labkit.training.recipe import Recipe, changes_in_words
 
 
@@ -181,4 +181,4 @@ def _readings(run: Run) -> list[tuple[str, str]]:
 
 def _ranged(trace: str, reading: str) -> tuple[str, str]:
     """A reading beside the healthy range of its trace."""
-    return TRACES[trace].words, f"{reading} (usual {USUAL[trace]})"
+    return TRACES[trace].words, f"{reading} (usual {TRACES[trace].usual})"

@@ -18,7 +18,7 @@ from labkit.errors import RecipeError
 from labkit.recording.files import written_whole
 from labkit.recording.run import Run
 from labkit.recording.summaries import gradient_ratio, total_norm, typical
-from labkit.recording.traces import BANDS, FLOAT16_LARGEST, NATS, trace
+from labkit.recording.traces import FLOAT16_LARGEST, NATS, TRACES, trace
 
 # Okabe-Ito colours, which are safe for colour-blind readers. Width, dashes and markers differ too, for print without
 # colour: healthy is wide and pale, so that a cured line on top of it is still visible.
@@ -481,8 +481,8 @@ def mark_nonfinite(run: Run, ax: Axes) -> None:
 
 def healthy_band(ax: Axes, trace: str, scale: float = 1.0) -> None:
     """Shade where a trace stays in healthy runs; `scale` moves the range along the axis."""
-    low, high = BANDS[trace]
-    ax.axhspan(scale * low, scale * high, color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    usual = TRACES[trace]
+    ax.axhspan(scale * usual.low, scale * usual.high, color=BAND, alpha=0.15, linewidth=0, zorder=0)
 
 
 def note_zeros(values: np.ndarray, style: dict, label: str, ax: Axes) -> None:

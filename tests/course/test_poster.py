@@ -98,7 +98,7 @@ def test_the_healthy_card_says_what_good_looks_like():
     text = in_card(sheet, 0)
     assert text[0] == "Healthy"
     for each in RANGES:
-        assert {each.name, each.healthy, each.warning} <= set(text)
+        assert {each.words, each.healthy, each.warning} <= set(text)
     healthy = played(NAMES[0]).healthy
     assert f"validation accuracy {healthy.accuracy:.1%}" in text
     left, right = axes_in_card(sheet, 0)

@@ -178,7 +178,7 @@ def look_alike_table(studies: list[Study]) -> Table:
 
 
 def lead_time_table(studies: list[Study]) -> Table:
-    names = [one.name for one in RANGES if one.trace in look_alikes.SERIES]
+    names = [one.words for one in RANGES if one.name in look_alikes.SERIES]
     rows = [
         (FAILURES[row.name].title, "never" if row.loss is None else f"step {row.loss}",
          *("" if row.lead(name) is None else f"{row.lead(name):+d}" for name in names))
@@ -299,7 +299,7 @@ def healthy_card(sheet: Sheet, box: Box, each: Study) -> None:
 def _ranges(sheet: Sheet, box: Box) -> None:
     """The table of healthy ranges, in the largest type in which every cell fits on one line."""
     columns, ends = (0, 33, 80), (33, 80, box.width)
-    rows = [("instrument", "healthy", "warning sign"), *((one.name, one.healthy, one.warning) for one in RANGES)]
+    rows = [("instrument", "healthy", "warning sign"), *((one.words, one.healthy, one.warning) for one in RANGES)]
     step = box.height / len(rows)
     cells = [(row[column], ends[column] - columns[column] - 1.5, column) for row in rows for column in range(3)]
     size = min(

@@ -17,7 +17,7 @@ from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
-from labkit.recording.traces import USUAL
+from labkit.recording.traces import TRACES
 from labkit.training.recipe import Recipe, short
 from labkit.training.state import TrainingState, seeded
 
@@ -138,6 +138,10 @@ def _per_layer(values) -> str:
     return ", ".join(_number(value) for value in values)
 
 
+def _usual(trace: str) -> str:
+    return f"(usual: {TRACES[trace].usual})"
+
+
 def _percent(value) -> str:
     return f"{float(value):.1%}"
 
@@ -172,9 +176,9 @@ def read_gradients(chart: Chart) -> Rows:
     norms = run["grad_norm_total"]
     median = _number(typical(norms[:, None])[0])
     return [
-        ("gradient norm, all layers", f"{_first_and_last(norms)}, median {median} (usual: {USUAL['grad_norm_total']})"),
+        ("gradient norm, all layers", f"{_first_and_last(norms)}, median {median} {_usual('grad_norm_total')}"),
         ("per layer, from the input", _per_layer(typical(run["grad_norm"]))),
-        ("first / last layer", f"{_number(typical(gradient_ratio(run)[:, None])[0])} (usual: {USUAL['grad_ratio']})"),
+        ("first / last layer", f"{_number(typical(gradient_ratio(run)[:, None])[0])} {_usual('grad_ratio')}"),
         ("gradient entries near zero", _percent(np.nanmean(run["grad_near_zero"]))),
     ]
 
@@ -182,7 +186,7 @@ def read_gradients(chart: Chart) -> Rows:
 def read_updates(chart: Chart) -> Rows:
     ratios = chart.run["update_ratio"]
     return [
-        ("update / weight, per layer", f"{_per_layer(typical(ratios))} (usual: {USUAL['update_ratio']})"),
+        ("update / weight, per layer", f"{_per_layer(typical(ratios))} {_usual('update_ratio')}"),
         ("at the first step", _per_layer(ratios[0])),
         ("largest update / weight", _number(np.nanmax(ratios, initial=0))),
     ]
@@ -210,7 +214,7 @@ def read_units(chart: Chart) -> Rows:
     rows = [
         (
             "dead units",
-            f"{_percent(dead[0])} at the start, {_percent(dead[-1])} at the end{where} (usual: {USUAL['dead']})",
+            f"{_percent(dead[0])} at the start, {_percent(dead[-1])} at the end{where} {_usual('dead')}",
         )
     ]
     saturated = np.nan_to_num(run["activation_saturated"][-1])
