@@ -40,7 +40,7 @@ def train(
     processes ignores it.) Ctrl-C stops too, and what was recorded is kept. `instruments=False` records only the loss.
     An error in a step or in a validation is raised, or, with `errors="record"`, ends the run and is kept in
     `run.facts["error"]`. Losses, norms and means are measured at every step; activations, extremes and near-zero shares
-    at the first 50 steps, after jumps, and at every eighth step, or at all with `full_every=1`.
+    at the first 50 steps, after jumps, and at every eighth step, or at all with `full_every=1` or clipping by value.
     """
     if problem := COUNT.problem(full_every):
         raise RecipeError(f"full_every: {problem}")
@@ -113,7 +113,8 @@ class Training(TrainingState):
             return LossRecorder(self.optimizer, self.device)
         x, y = self.data.train
         probe = x[:PROBE], y[:PROBE]
-        options: dict[str, Any] = {"loss": self.recipe.loss, "autocast": self.autocast, "full_every": full_every}
+        options: dict[str, Any] = {"loss": self.recipe.loss, "autocast": self.autocast}
+        options["full_every"] = 1 if clips_values(self.recipe) else full_every
         return Recorder(self.model, self.optimizer, probe=probe, **options)
 
     # --- facts that are recorded with the traces ---
@@ -146,6 +147,11 @@ class Training(TrainingState):
             "top_eigenvalue": top_eigenvalue(*measured, iterations=10),
             "perturbed_rise": perturbed_rise(*measured),
         }
+
+
+def clips_values(recipe: Recipe) -> bool:
+    """Then every step is measured in full: whether it was clipped shows in the largest entry of its gradient."""
+    return recipe.clip is not None and recipe.clip_by == "value"
 
 
 def error_facts(error: BaseException, step: int) -> dict[str, Any]:
