@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -79,7 +80,7 @@ class Server:
 def labkit_server(command: str, folder: Path, *arguments: str) -> Iterator[Server]:
     """`labkit lab` or `labkit play` in folders of its own; ended, with its kernels, whatever happens in between."""
     private = folder / "private"
-    port, token = free_port(LOOPBACK), "for-the-tests-alone"
+    port, token = free_port(LOOPBACK), secrets.token_hex(16)  # every server has its own
     log = folder / f"{command}.log"
     words = [sys.executable, "-m", "labkit", command, *arguments, "--no-browser", "--port", str(port)]
     with log.open("wb") as stream:

@@ -19,7 +19,7 @@ from labkit.training import run_store  # noqa: E402
 @pytest.fixture(autouse=True)
 def empty_memory():
     """No test finds the runs of another."""
-    run_store.memory.forget()
+    run_store.in_memory.forget()
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from labkit import __version__, errors
 from labkit.errors import DISTRIBUTION, ROOT
+from labkit.training import memory
 
 PYTHON = (3, 11)  # as pyproject.toml has it; repeated because older Pythons cannot read that file
 GB = 1e9
@@ -246,20 +247,13 @@ def check_memory() -> Check:
 
 
 MEMINFO = Path("/proc/meminfo")
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container, such as JupyterHub's
 
 
 def available_memory() -> int:
     """Available bytes on Linux, limited to what the container may use."""
     lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024  # "23753584 kB"
-    return min(available, container_limit() or available)
-
-
-def container_limit() -> int | None:
-    """The bytes that the container may use; None without a limit."""
-    limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else "max"
-    return None if limit == "max" else int(limit)
+    return min(available, memory.container_limit() or available)
 
 
 def check_working_folder() -> Check:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from labkit.cli.main import parser
-from labkit.drawing.markdown import table
+from labkit.drawing.markdown import sentence, table
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
 from labkit.recording.files import updated
@@ -63,11 +63,11 @@ def commands_page() -> str:
         "",
         *table(
             ("command", "what it does"),
-            [(f"[`labkit {name}`](#labkit-{name})", _sentence(text)) for name, text in about.items()],
+            [(f"[`labkit {name}`](#labkit-{name})", sentence(text)) for name, text in about.items()],
         ),
     ]
     for name, made in commands.choices.items():
-        lines += ["", f"## labkit {name}", "", _sentence(made.description or about[name])]
+        lines += ["", f"## labkit {name}", "", sentence(made.description or about[name])]
         rows = _argument_rows(made)
         lines += ["", *table(("argument", "meaning"), rows)] if rows else []
     return "\n".join(lines) + "\n"
@@ -98,7 +98,3 @@ def _invocation(action: argparse.Action) -> str:
 def _meaning(made: argparse.ArgumentParser, action: argparse.Action) -> str:
     formatter = argparse.HelpFormatter(made.prog)
     return formatter._expand_help(action) if action.help else ""
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")

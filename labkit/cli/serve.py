@@ -8,9 +8,9 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
-from labkit.cli.doctor import container_limit
 from labkit.errors import ROOT as CLONE
 from labkit.errors import RecipeError, clone_command, optional
+from labkit.training.memory import machine_memory
 
 LOOPBACK = "127.0.0.1"
 
@@ -152,11 +152,9 @@ def visitors_at_most(asked: int | None) -> int:
         if asked < 1:
             raise RecipeError(f"visitors: expected a number of at least 1, got {asked}")
         return asked
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
+    memory = machine_memory()
+    if memory is None:
         return UNKNOWN_MEMORY
-    memory = min(memory, container_limit() or memory)
     return max(FEWEST, int(SHARE_OF_MEMORY * memory / (MEGABYTES_A_VISITOR * 10**6)))
 
 
@@ -191,10 +189,11 @@ def free_port(ip: str, port: int | None = None) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((ip, port or 0))
-        except OSError as error:
+        except (OSError, TypeError, UnicodeError) as error:  # the latter two where the text cannot be a host name
             where = f"port {port} of {ip}" if port else f"the address {ip}"
             advice = "leave --port out for a free one" if port else "leave --ip out to listen on this machine only"
-            raise RecipeError(f"cannot listen on {where}: {error.strerror or error}; {advice}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise RecipeError(f"cannot listen on {where}: {reason}; {advice}") from error
         return probe.getsockname()[1]
 
 

@@ -1,6 +1,6 @@
 """Bounds for code that a student wrote: time, output, memory, and settings that are put back afterwards.
 
-They are for mistakes, not for attacks: a loop without an end, a print in it, a list that grows for ever, a setting of
+They are for mistakes, not for attacks: an endless loop, a print in it, a list that never stops growing, a setting of
 torch that is left changed. Code that means harm needs another process, or another machine.
 """
 
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -56,8 +56,8 @@ def call_seconds() -> float:
 
 # --- time -----------------------------------------------------------------------------------------
 
-# Coverage and the debuggers of notebooks and editors: an exception in the midst of their own code leaves their locks
-# locked, and the next line of anybody's code waits for ever (seen with coverage 7.17).
+# Coverage and the debuggers of notebooks and editors: an exception raised inside their own code leaves their locks
+# locked, and the next line of any code hangs (seen with coverage 7.17).
 TRACERS = {"coverage", "bdb", "pdb", "debugpy", "pydevd", "_pydevd_bundle", "_pydevd_frame_eval"}
 
 
@@ -120,7 +120,7 @@ def _frames_of(packages: set[str], frame: FrameType | None) -> int:
 
 
 class CappedStream:
-    """Passes text on to another stream, up to so many characters for all streams of a check together."""
+    """Passes text on to another stream until `left[0]`, which all streams of a check share, has gone down to 0."""
 
     def __init__(self, stream: Any, left: list[int]):
         self._stream, self._left = stream, left
@@ -133,6 +133,10 @@ class CappedStream:
             if self._left[0] <= 0:
                 self._stream.write(f"\n[labkit: of a check's output the first {MOST_OUTPUT:,} characters are shown]\n")
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def close(self) -> None:
         """The stream belongs to the notebook: a student's code cannot close it."""

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator, Mapping
 
 from labkit.course import exercises
@@ -37,7 +38,8 @@ class Exercises(Mapping[str, Exercise]):
 
 def lessons() -> list[str]:
     """The numbers of all lessons, such as "06", without importing them."""
-    return sorted(module.name.removeprefix("lesson_") for module in pkgutil.iter_modules(exercises.__path__))
+    found = (re.fullmatch(r"lesson_(\d\d)", module.name) for module in pkgutil.iter_modules(exercises.__path__))
+    return sorted(match[1] for match in found if match)
 
 
 @functools.cache

@@ -243,7 +243,7 @@ def cure(
         if also:
             also(recipe)
         for seed in seeds:
-            verdict = is_cured(mode, recipe.but(seed=seed), store=run_store.memory, progress=False)
+            verdict = is_cured(mode, recipe.but(seed=seed), store=run_store.in_memory, progress=False)
             expect(verdict, f"Trained again with {changes_in_words(recipe, sick)} and seed {seed}. {verdict.why}.")
         return (
             f"Trained again with {changes_in_words(recipe, sick)}: no failure found, as accurate as the healthy twin."

@@ -88,7 +88,7 @@ def failures_in(code: str) -> set[str]:
 
 def instruments_in(code: str) -> list[str]:
     """The traces that a lesson reads or plots and the tools it uses, in order of use."""
-    traces = {each.trace for each in RANGES} | {mode.shows for mode in FAILURES.values()}
+    traces = {each.name for each in RANGES} | {mode.shows for mode in FAILURES.values()}
     tools = {name for name, home in _HOME.items() if home.startswith(("tools.", "recording.nan_hunt"))} | {
         "checkup",
         "watch",

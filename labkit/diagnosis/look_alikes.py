@@ -9,7 +9,7 @@ import numpy as np
 from labkit.diagnosis.study import Study
 from labkit.recording.run import Run
 from labkit.recording.summaries import gradient_ratio, total_norm, typical, worst_dead
-from labkit.recording.traces import RANGES, Range
+from labkit.recording.traces import RANGES, Trace
 
 # Two losses look alike when their smoothed curves differ by at most 5 % in the median and 25 % at any step.
 ALIKE_TYPICAL, ALIKE_WORST = math.log(1.05), math.log(1.25)
@@ -71,18 +71,18 @@ def loss_difference(one: Run, other: Run) -> float | None:
 def _separate(one: Study, other: Study, difference: float) -> LookAlike:
     """The instrument whose readings differ most, in powers of ten, with at least one outside its range."""
 
-    def distance(each: Range) -> float:
-        first, second = readings = reading(one.sick, each.trace), reading(other.sick, each.trace)
+    def distance(each: Trace) -> float:
+        first, second = readings = reading(one.sick, each.name), reading(other.sick, each.name)
         if not all(map(math.isfinite, readings)) or all(each.low <= value <= each.high for value in readings):
             return 0.0
         floor = 1e-9  # exact zeros, as in dead layers, count as 1e-9
         return abs(math.log10(max(first, floor)) - math.log10(max(second, floor)))
 
-    best = max((each for each in RANGES if each.trace in SERIES), key=distance)
+    best = max((each for each in RANGES if each.name in SERIES), key=distance)
     if not distance(best):
         return LookAlike(one.name, other.name, difference, "", ())
-    readings = reading(one.sick, best.trace), reading(other.sick, best.trace)
-    return LookAlike(one.name, other.name, difference, best.name, readings)
+    readings = reading(one.sick, best.name), reading(other.sick, best.name)
+    return LookAlike(one.name, other.name, difference, best.words, readings)
 
 
 def lead_times(studies: list[Study]) -> list[LeadTime]:
@@ -91,9 +91,9 @@ def lead_times(studies: list[Study]) -> list[LeadTime]:
     for each in studies:
         seen = {}
         for one in RANGES:
-            if one.trace in SERIES and first_outside(each.healthy, one) is None:
+            if one.name in SERIES and first_outside(each.healthy, one) is None:
                 step = first_outside(each.sick, one)
-                seen |= {one.name: step} if step is not None else {}
+                seen |= {one.words: step} if step is not None else {}
         result.append(LeadTime(each.name, loss_alarm(each), seen))
     return result
 
@@ -130,11 +130,11 @@ def reading(run: Run, trace: str) -> float:
     return float(typical(np.asarray(SERIES[trace](run))[:, None])[0])
 
 
-def first_outside(run: Run, each: Range) -> int | None:
+def first_outside(run: Run, each: Trace) -> int | None:
     """The first step at which an instrument is outside its range, or NaN."""
-    values = np.asarray(SERIES[each.trace](run))
+    values = np.asarray(SERIES[each.name](run))
     outside = np.flatnonzero(~((values >= each.low) & (values <= each.high)))
-    return int(run.steps_of(each.trace)[outside[0]]) if len(outside) else None
+    return int(run.steps_of(each.name)[outside[0]]) if len(outside) else None
 
 
 # --- as text --------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def tables_as_text(studies: list[Study]) -> str:
         lines.append(
             f"      {pair.instrument}: {readings}" if pair.instrument else "      no instrument separates them"
         )
-    names = [each.name for each in RANGES if each.trace in SERIES]
+    names = [each.words for each in RANGES if each.name in SERIES]
     lines += [
         "",
         "Lead time: steps by which each instrument leaves its healthy range before the loss shows the failure",

@@ -15,10 +15,10 @@ from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import LEARNED
 from labkit.failures.signs import looks
 from labkit.recording.run import Run
-from labkit.training.loop import train
+from labkit.training.loop import UNFINISHED, train
 from labkit.training.parallel import check_jobs, spread
 from labkit.training.recipe import Recipe
-from labkit.training.run_store import UNFINISHED, RunStore, on_disk
+from labkit.training.run_store import RunStore, on_disk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

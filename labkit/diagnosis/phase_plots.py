@@ -6,6 +6,7 @@ from matplotlib.patches import Patch, Rectangle
 from labkit.diagnosis.phase_diagram import OUTCOMES, Phase
 from labkit.drawing.plots import new_axes
 from labkit.errors import RecipeError
+from labkit.training.recipe import short
 
 # Okabe-Ito fills, light enough or dark enough for the letter on them; letters serve where there is no colour.
 # Outcome -> letter, fill, ink.
@@ -75,4 +76,4 @@ def axis_label(name: str) -> str:
 
 
 def in_short(value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ")
+    return short(value).replace("_", " ")

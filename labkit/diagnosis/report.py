@@ -4,10 +4,14 @@ import dataclasses
 import shutil
 import textwrap
 
+import numpy as np
+
+from labkit.diagnosis.diagnose import diagnose
 from labkit.diagnosis.study import Study
 from labkit.failures.mode import FailureMode
 from labkit.recording.run import Run
-from labkit.recording.traces import TRACES, USUAL
+from labkit.recording.summaries import gradient_ratio, matrix_names, typical, worst_dead
+from labkit.recording.traces import TRACES
 from labkit.training.recipe import Recipe, changes_in_words
 
 
@@ -141,10 +145,8 @@ def _row(label: str, text: str) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False, **indents)
 
 
-def exam(run) -> str:
+def exam(run: Run) -> str:
     """The exam sheet of a run: each instrument with its healthy range, and the diagnosis."""
-    from labkit.diagnosis.diagnose import diagnose
-
     lines = [f"{name:20}{text}" for name, text in _readings(run)]
     found = diagnose(run)
     lines += ["", _row("verdict", "no failure shows")] if not found else [""]
@@ -153,12 +155,8 @@ def exam(run) -> str:
     return "\n".join(lines)
 
 
-def _readings(run) -> list[tuple[str, str]]:
+def _readings(run: Run) -> list[tuple[str, str]]:
     """(instrument, reading) for every instrument that the run has."""
-    import numpy as np
-
-    from labkit.recording.summaries import gradient_ratio, matrix_names, typical, worst_dead
-
     if not len(run):
         return [("steps", "0: the run ended before its first step, and there is nothing to read")]
     losses = run["loss"]
@@ -185,4 +183,4 @@ def _readings(run) -> list[tuple[str, str]]:
 
 def _ranged(trace: str, reading: str) -> tuple[str, str]:
     """A reading beside the healthy range of its trace."""
-    return TRACES[trace].words, f"{reading} (usual {USUAL[trace]})"
+    return TRACES[trace].words, f"{reading} (usual {TRACES[trace].usual})"

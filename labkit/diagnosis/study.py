@@ -1,6 +1,7 @@
 """One failure mode trained three times: the healthy twin, the sick run and the cured run; and does a recipe cure it?"""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import DATASETS, FailureMode
 from labkit.recording.run import Run
+from labkit.training import run_store
+from labkit.training.parallel import check_jobs, spread
 from labkit.training.recipe import Recipe
 from labkit.training.run_store import Memory, RunStore
 
@@ -127,6 +130,21 @@ def study(
     recipes = mode.recipes(dataset=dataset, face=face, seed=seed)
     recipes["sick"] = recipes["sick"].but(**changes or {})
     return play(mode, recipes, store, **options)
+
+
+def run_studies(names: Sequence[str], *, seed: int, dataset: str, jobs: int = 1) -> list[Study]:
+    """One study per name, in order, in `jobs` processes.
+
+    A recipe that several studies share, such as the healthy twin of many, is trained once in each process.
+    """
+    check_jobs(jobs)
+    for name in names:
+        FAILURES[name]  # an unknown name is an error before the first is trained
+    return list(spread(_one_study, [(name, seed, dataset) for name in names], jobs, unit="study"))
+
+
+def _one_study(name: str, seed: int, dataset: str) -> Study:
+    return study(name, seed, dataset, store=run_store.in_memory, progress=False)
 
 
 def play(mode: FailureMode, recipes: dict[str, Recipe], store: RunStore | None = None, **options: Any) -> Study:

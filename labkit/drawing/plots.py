@@ -18,7 +18,7 @@ from labkit.errors import RecipeError
 from labkit.recording.files import written_whole
 from labkit.recording.run import Run
 from labkit.recording.summaries import gradient_ratio, total_norm, typical
-from labkit.recording.traces import BANDS, FLOAT16_LARGEST, NATS, trace
+from labkit.recording.traces import FLOAT16_LARGEST, NATS, TRACES, trace
 
 # Okabe-Ito colours, which are safe for colour-blind readers. Width, dashes and markers differ too, for print without
 # colour: healthy is wide and pale, so that a cured line on top of it is still visible.
@@ -76,7 +76,7 @@ def validation(thing, ax: Axes | None = None) -> Axes:
         if "val_accuracy" in run:  # an error may come before the first validation
             ax.plot(run["val_step"], run["val_accuracy"], **style, label=label)
         mark_nonfinite(run, ax)
-    return _finish(ax, "validation accuracy", "Validation", share=True)
+    return _finish(ax, _label("val_accuracy"), "Validation", share=True)
 
 
 def gap(thing, ax: Axes | None = None) -> Axes:
@@ -109,7 +109,7 @@ def gradient_norms(thing, ax: Axes | None = None) -> Axes:
         label = _plain(layer) if outer else f"_{_plain(layer)}"
         ax.plot(run["step"], _positive(run["grad_norm"][:, index]), color=shade, linewidth=1, label=label)
     mark_nonfinite(run, ax)
-    return _finish(ax, "gradient norm", "Gradient norm per layer", log=True)
+    return _finish(ax, _label("grad_norm_total"), _title("grad_norm"), log=True)
 
 
 def gradient_heat(thing, ax: Axes | None = None) -> Axes:
@@ -130,7 +130,7 @@ def gradient_ratio_line(thing, ax: Axes | None = None) -> Axes:
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         ax.plot(run["step"], _positive(gradient_ratio(run)), **style, label=label)
-    return _finish(ax, "first / last layer", "Gradient ratio", log=True, band="grad_ratio")
+    return _finish(ax, _label("grad_ratio"), "Gradient ratio", log=True, band="grad_ratio")
 
 
 def update_ratio(thing, ax: Axes | None = None) -> Axes:
@@ -140,7 +140,7 @@ def update_ratio(thing, ax: Axes | None = None) -> Axes:
         largest = run["update_ratio"].max(axis=1, initial=0)
         ax.plot(run["step"], _positive(largest), **style, label=label)
         note_zeros(largest, style, label, ax)
-    return _finish(ax, "largest layer", "Update / weight", log=True, band="update_ratio")
+    return _finish(ax, "largest layer", _title("update_ratio"), log=True, band="update_ratio")
 
 
 def weight_norms(thing, ax: Axes | None = None) -> Axes:
@@ -148,7 +148,7 @@ def weight_norms(thing, ax: Axes | None = None) -> Axes:
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         ax.plot(run["step"], _positive(total_norm(run["weight_norm"])), **style, label=label)
-    return _finish(ax, "weight norm", "Weight norm", log=True)
+    return _finish(ax, _label("weight_norm"), _title("weight_norm"), log=True)
 
 
 def learning_rate(thing, ax: Axes | None = None) -> Axes:
@@ -156,7 +156,7 @@ def learning_rate(thing, ax: Axes | None = None) -> Axes:
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
         ax.plot(run["step"], run["lr"], **style, label=label)
-    return _finish(ax, "learning rate", "Learning rate, as used")
+    return _finish(ax, _label("lr"), f"{_title('lr')}, as used")
 
 
 def attention_entropy(thing, ax: Axes | None = None) -> Axes:
@@ -168,7 +168,7 @@ def attention_entropy(thing, ax: Axes | None = None) -> Axes:
             run["val_step"], run["attention_entropy"][:, index], color=OTHERS[index % len(OTHERS)], label=_plain(head)
         )
     ax.set_ylim(bottom=0)
-    return _finish(ax, "entropy (nats)", "Attention entropy per head")
+    return _finish(ax, "entropy (nats)", f"{_title('attention_entropy')} per head")
 
 
 def lowest_entropy(thing, ax: Axes | None = None) -> Axes:
@@ -178,7 +178,7 @@ def lowest_entropy(thing, ax: Axes | None = None) -> Axes:
         if "attention_entropy" in run:
             ax.plot(run["val_step"], run["attention_entropy"].min(axis=1), **style, label=label)
     ax.set_ylim(bottom=0)
-    return _finish(ax, "lowest head (nats)", "Attention entropy")
+    return _finish(ax, "lowest head (nats)", _title("attention_entropy"))
 
 
 def validation_loss(thing, ax: Axes | None = None) -> Axes:
@@ -205,11 +205,8 @@ def compare(thing, name: str, ax: Axes | None = None, log: bool | None = None) -
         log = len(shown) > 0 and shown.min() > 0 and shown.max() > 100 * shown.min()
     for (style, run, label), line in zip(drawn, values, strict=True):
         ax.plot(run.steps_of(name), _positive(line) if log else line, **style, label=label)
-    about = trace(name)
-    words = _plain(about.words)
-    label = f"{words} (nats)" if about.unit == NATS else words
-    label = textwrap.fill(label, 28)  # one line of more is longer than the axis of a small pane
-    return _finish(ax, label, words[:1].upper() + words[1:], log=log)
+    label = textwrap.fill(_label(name), 28)  # one line of more is longer than the axis of a small pane
+    return _finish(ax, label, _title(name), log=log)
 
 
 STAGES = ("inputs", "weights", "activations", "loss", "gradients")
@@ -266,12 +263,14 @@ def instrument(name: str):
 
 def gradient_bars(thing, ax: Axes | None = None) -> Axes:
     """Median gradient norm of each layer, from the input to the output."""
-    return _bars(thing, ax, lambda run: typical(run["grad_norm"]), "gradient norm", "Gradient per layer", log=True)
+    return _bars(
+        thing, ax, lambda run: typical(run["grad_norm"]), _label("grad_norm_total"), "Gradient per layer", log=True
+    )
 
 
 def dead_units(thing, ax: Axes | None = None) -> Axes:
     """Share of each layer's units that are dead on the whole probe at the end, with the healthy band."""
-    ax = _bars(thing, ax, lambda run: run["dead"][-1][1:-1], "share of the layer", "Dead units", share=True)
+    ax = _bars(thing, ax, lambda run: run["dead"][-1][1:-1], "share of the layer", _title("dead"), share=True)
     healthy_band(ax, "dead")
     return ax
 
@@ -479,10 +478,21 @@ def mark_nonfinite(run: Run, ax: Axes) -> None:
         ax.annotate(f"{word} at step {place[0]}", place, xycoords=transform, fontsize="small", **offset)
 
 
+def _label(name: str) -> str:
+    """The words of a trace, and its unit if that is not a share."""
+    about = trace(name)
+    return _plain(about.words) + (" (nats)" if about.unit == NATS else "")
+
+
+def _title(name: str) -> str:
+    words = _plain(trace(name).words)
+    return words[:1].upper() + words[1:]
+
+
 def healthy_band(ax: Axes, trace: str, scale: float = 1.0) -> None:
     """Shade where a trace stays in healthy runs; `scale` moves the range along the axis."""
-    low, high = BANDS[trace]
-    ax.axhspan(scale * low, scale * high, color=BAND, alpha=0.15, linewidth=0, zorder=0)
+    usual = TRACES[trace]
+    ax.axhspan(scale * usual.low, scale * usual.high, color=BAND, alpha=0.15, linewidth=0, zorder=0)
 
 
 def note_zeros(values: np.ndarray, style: dict, label: str, ax: Axes) -> None:

@@ -42,7 +42,9 @@ def _discover() -> Catalogue:
     ):
         *_, topic, name = path.split(".")
         if not is_package and topic != "failures":  # modules outside the topic folders are not modes
-            found[name] = importlib.import_module(path).failure
+            module = importlib.import_module(path)
+            if hasattr(module, "failure"):  # else it holds helpers of several modes
+                found[name] = module.failure
     return found
 
 

@@ -24,6 +24,8 @@ Shown = Literal[
     "val_confidence", "val_input_mean", "val_input_std", "val_loss", "val_train_mode", "val_with_gradients",
     "weight_norm",
 ]  # fmt: skip
+# What the symptom tree on the poster begins with; its words are in `course/poster/content.py`.
+Symptom = Literal["not finite", "jumps", "never moves", "validation worse"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,9 @@ class Knob:
 
 @dataclass(frozen=True)
 class Branch:
-    """A leaf of the symptom tree on the poster: the symptom, what to check next, and the reading that identifies it.
+    """A leaf of the symptom tree on the poster: the symptom, what to check next, and the reading that identifies it."""
 
-    The symptom is one of those in `course/poster/content.py`.
-    """
-
-    symptom: Look
+    symptom: Symptom
     question: str
     reading: str
     place: int = 1  # position among the branches of its symptom
@@ -111,8 +110,12 @@ class FailureMode:
     not_in_ward: str = ""  # why no patient of the ward has it, if `course/ward/cases.is_solvable` cannot tell
 
     def __post_init__(self):
-        for entry, known in (("looks", get_args(Look)), ("shows", get_args(Shown))):
-            if (given := getattr(self, entry)) not in known:
+        for entry, given, known in (
+            ("looks", self.looks, get_args(Look)),
+            ("shows", self.shows, get_args(Shown)),
+            *(("symptom of a Branch", branch.symptom, get_args(Symptom)) for branch in self.symptom_tree),
+        ):
+            if given not in known:
                 raise RecipeError(f"{self.name}: {entry} must be a known name, got {given!r}. {near(given, known)}")
         if self.cifar10 and self.not_on_cifar10:
             raise RecipeError(f"{self.name}: has changes for CIFAR-10 (cifar10) and a not_on_cifar10 reason; drop one")

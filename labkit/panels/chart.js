@@ -687,7 +687,8 @@ function ticks(limits, axis, most) {
   const values = axis.log && decades > 0.7 ? powers(limits, decades, most) : roundNumbers(limits, most, axis.whole);
   const near = Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low)); // digits that all values share
   const digits = Math.min(15, 2 + Math.max(2, Math.ceil(near)));
-  return values.map((value) => [value, axis.percent ? `${short(100 * value, digits)} %` : short(value, digits)]);
+  const plain = axis.log ? 1e5 : 1e7; // the powers on a log axis are short as such, and leave room for its label
+  return values.map((value) => [value, axis.percent ? `${short(100 * value, digits)} %` : short(value, digits, plain)]);
 }
 
 function roundNumbers([low, high], most, whole) {
@@ -719,9 +720,9 @@ const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "
 
 // 0.01, 1500 and 100400 as they are; 10⁻⁵ and 2.3×10³⁰ as powers of ten. Four digits, and seven from 10,000 to ten
 // million, so that steps are exact; more where the ticks of a narrow range need them to differ.
-function short(value, digits = 4) {
+function short(value, digits = 4, plain = 1e7) {
   const size = Math.abs(value);
-  if (value === 0 || (size >= 1e-3 && size < 1e7))
+  if (value === 0 || (size >= 1e-3 && size < plain))
     return String(Number(value.toPrecision(Math.max(digits, size < 1e4 ? 4 : 7))));
   const [factor, power] = value.toExponential(digits - 1).split("e");
   const raised = [...power.replace("+", "")].map((digit) => RAISED[digit]).join("");

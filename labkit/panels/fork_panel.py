@@ -104,7 +104,7 @@ class ForkPanel(Panel):
     def forked(self, asked: Counterfactual, ticket: Ticket) -> Run | None:
         """The forked run, remembered or trained now; None if it was cancelled."""
         done = {"at": asked.at, **dict(sorted(asked.changes.items()))}
-        run = run_store.memory.get(self.recipe, done)
+        run = run_store.in_memory.get(self.recipe, done)
         if run is None:
             view, steps = self.view, self.recipe.steps
             view.progress.bar_style, view.progress.value, view.progress.max = "", 0, steps
@@ -113,7 +113,7 @@ class ForkPanel(Panel):
             options = {"each_step": Frames(view, self.recipe, ticket), "progress": False, "errors": "record"}
             run = fork(self.recipe, **done, **options)
             if not ticket.cancelled:
-                run_store.memory.put(self.recipe, run, done)
+                run_store.in_memory.put(self.recipe, run, done)
         return None if ticket.cancelled else run
 
     def show(self, thing: dict[str, Run], found: Counterfactual, diagnoses: list[Diagnosis]) -> None:

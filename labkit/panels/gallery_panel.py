@@ -210,7 +210,7 @@ class Gallery(Stored):
         if run is None:
             return None
         self.draw(card)
-        self.answered = Answer(exhibit, run, run_store.memory.get(exhibit.twin), diagnose(run))
+        self.answered = Answer(exhibit, run, run_store.in_memory.get(exhibit.twin), diagnose(run))
         self.tell(card)
         if self.answered.healthy is None:
             healthy = trained(exhibit.twin, ticket)
@@ -274,7 +274,7 @@ class Gallery(Stored):
         self.say_count("stopped" if ticket.cancelled else "all trained")
 
     def draw(self, card: Card) -> None:
-        run = run_store.memory.get(card.exhibit.recipe)
+        run = run_store.in_memory.get(card.exhibit.recipe)
         if run is not None:
             card.image.value = thumbnail(run)
 
@@ -297,7 +297,7 @@ QUESTION = text_html(
 
 def trained(recipe: Recipe, ticket: Ticket) -> Run:
     """The run of a recipe, remembered or trained now, until the ticket is cancelled."""
-    return run_store.memory.run_of(recipe, each_step=lambda _: ticket.cancelled, progress=False)
+    return run_store.in_memory.run_of(recipe, each_step=lambda _: ticket.cancelled, progress=False)
 
 
 def card_html(answer: Answer) -> str:

@@ -16,7 +16,7 @@ from labkit.panels.live_view import YOURS, LiveView, first_cause, verdict_html
 from labkit.panels.worker import Ticket
 from labkit.recording.run import Run
 from labkit.recording.summaries import gradient_ratio, matrix_layers, typical
-from labkit.recording.traces import BANDS, USUAL
+from labkit.recording.traces import TRACES
 from labkit.training import models
 from labkit.training.recipe import Recipe
 
@@ -84,14 +84,14 @@ class Reading:
     @property
     def words(self) -> str:
         """Which of the four regimes it is, from the gradients alone."""
-        low, high = BANDS["grad_ratio"]
+        usual = TRACES["grad_ratio"]
         if self.dead:
             return f"dead: no gradient at all in {_span(self.dead)}"
         if not np.isfinite(self.ratio):
             return "not finite"
-        if self.ratio < low:
+        if self.ratio < usual.low:
             return f"vanishing: a factor {self.growth:.2g} per layer"
-        return f"exploding: a factor {self.growth:.2g} per layer" if self.ratio > high else "healthy"
+        return f"exploding: a factor {self.growth:.2g} per layer" if self.ratio > usual.high else "healthy"
 
 
 def _number(value: float) -> str:
@@ -157,7 +157,7 @@ class Answer:
     @property
     def words(self) -> str:
         one = self.reading
-        ratio = f"first / last layer's gradient {_number(one.ratio)} (usual: {USUAL['grad_ratio']})"
+        ratio = f"first / last layer's gradient {_number(one.ratio)} (usual: {TRACES['grad_ratio'].usual})"
         seen = f"{self.chosen.capitalize()}: loss {one.loss:.2f} at step {EARLY}, {ratio}."
         return f"{seen} Diagnosis: {first_cause(self.diagnoses)}."
 
@@ -211,7 +211,7 @@ def verdict(answer: Answer) -> str:
         end = "?" if one.accuracy is None else f"{one.accuracy:.0%}"
         rows.append((label, f"{one.loss:.2f}", _number(one.ratio), one.words, end))
     place = list(answer.runs).index(answer.chosen)
-    rows.append(("usual", "", USUAL["grad_ratio"], "healthy", ""))
+    rows.append(("usual", "", TRACES["grad_ratio"].usual, "healthy", ""))
     lesson = f"<p><b>{html.escape(answer.lesson)}</b></p>{table(head, rows, place)}"
     return text_html(lesson + verdict_html(answer.diagnoses))
 

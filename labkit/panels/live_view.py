@@ -31,7 +31,7 @@ class LiveView:
         panes: Sequence[Pane],
         columns: int = 2,
         size: tuple[float, float] = SIZE,
-        store: RunStore = run_store.memory,
+        store: RunStore = run_store.in_memory,
     ):
         self.store = store
         self.worker = Worker(self.refuse)

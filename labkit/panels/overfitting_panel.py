@@ -15,7 +15,7 @@ from labkit.panels.live_plots import LIVE, text_html
 from labkit.panels.live_view import YOURS, LiveView, first_cause, in_short, verdict_html
 from labkit.panels.worker import Ticket
 from labkit.recording.run import Run
-from labkit.recording.traces import BANDS
+from labkit.recording.traces import TRACES
 from labkit.training.recipe import Recipe
 
 BASE = Recipe()
@@ -98,7 +98,7 @@ class Answer:
     @property
     def judgement(self) -> str:
         """Whether the gap is open, with the usual range."""
-        high = BANDS["gap"][1]
+        high = TRACES["gap"].high
         if not np.isfinite(self.now.gap):
             return "The gap cannot be read: the losses are not finite"
         state = "open" if self.now.gap > high else "closed"

@@ -5,6 +5,7 @@ and on a GPU read nothing back: results stay tensors on the device until the end
 """
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -54,17 +55,19 @@ class WeightMeter:
 
     @torch.no_grad()
     def __init__(self, model: nn.Module):
-        self.names, self.parameters = zip(*model.named_parameters(), strict=True)
-        self.weights = [real(weight) for weight in self.parameters]
+        self.names, self.weights = zip(*model.named_parameters(), strict=True)
         self.device = self.weights[0].device
         small = [self.device.type == "cpu" and weight.numel() <= TOGETHER for weight in self.weights]
         self.order = sorted(range(len(small)), key=small.__getitem__)  # large ones first, each kind in forward order
         self.ordered = [self.weights[index] for index in self.order]
         self.count_large = small.count(False)
-        parts = self._apart(self.ordered)
+        numbers = [real(weight) for weight in self.ordered]
+        self.counts = [numbers[place].numel() for place in np.argsort(self.order)]
+        parts = self._apart(numbers)
         self.groups = [kind(part) for kind, part in zip((LargeTensors, SmallTensors), parts, strict=True) if part]
-        self.places = [sampled_places(weight.numel()).to(self.device) for weight in self.ordered]
-        self.looks = 0
+        self.places = [sampled_places(weight.numel()).to(self.device) for weight in numbers]
+        self.all_zero = torch.tensor([1.0, 0.0, 0.0]).to(self.device)  # `full_statistics` of a gradient of zeros
+        self.looks = 0  # completed in every group
         self.in_full: dict[int, torch.Tensor] = {}  # look -> near-zero shares and extremes
         self.layers = tuple(dict.fromkeys(layer_of(name) for name in self.names))
         self.without_gradient: set[str] = set()
@@ -85,8 +88,10 @@ class WeightMeter:
     def hold(self, full: bool = True) -> float | torch.Tensor:
         """Measure the gradients and weights of this step; returns the norm of all gradients."""
         parts = [part for part in self._apart(self._gradients()) if part]
-        norms = [group.look(part) for group, part in zip(self.groups, parts, strict=True)]
-        self.looks += 1
+        norms = [group.look(self.looks, part) for group, part in zip(self.groups, parts, strict=True)]
+        self.looks += 1  # Ctrl-C before this line leaves the looks before this one, and the next look overwrites it
+        for group in self.groups:
+            group.keep_weights()
         if full:
             self.measure_in_full()
         return norms[0] if torch.is_tensor(norms[0]) else bounded(math.hypot(*norms))
@@ -94,7 +99,8 @@ class WeightMeter:
     def measure_in_full(self) -> None:
         """Measure the extremes and the near-zero shares of the last look too, if that was not done."""
         if self.looks - 1 not in self.in_full:
-            found = [full_statistics(*each) for each in zip(self._gradients(), self.places, strict=True)]
+            pairs = zip(self._gradients(), self.places, strict=True)
+            found = [self.all_zero if each is None else full_statistics(each, places) for each, places in pairs]
             self.in_full[self.looks - 1] = torch.stack(found, 1)
 
     @staticmethod
@@ -108,28 +114,25 @@ class WeightMeter:
         """The large ones and the small ones."""
         return ordered[: self.count_large], ordered[self.count_large :]
 
-    def _gradients(self) -> list[torch.Tensor]:
-        """Of the large parameters first."""
-        gradients = []
-        for index, weight in zip(self.order, self.ordered, strict=True):
-            gradient = self.parameters[index].grad
-            if gradient is None:
-                self.without_gradient.add(self.names[index])
-                gradient = torch.zeros_like(weight)
-            gradients.append(real(gradient))
-        return gradients
+    def _gradients(self) -> list[torch.Tensor | None]:
+        """Of the large parameters first; None where there is none, as in a frozen layer."""
+        gradients = [weight.grad for weight in self.ordered]
+        self.without_gradient.update(
+            self.names[self.order[index]] for index, gradient in enumerate(gradients) if gradient is None
+        )
+        return [None if gradient is None else real(gradient) for gradient in gradients]
 
     def traces(self, rows: list) -> dict[str, np.ndarray]:
         """The losses from the rows of `measure`, and what was measured: norms per layer, statistics per parameter."""
         forward = np.argsort(self.order)
-        found = [group.table() for group in self.groups]
+        found = [group.table(self.looks) for group in self.groups]
         table = np.concatenate([each for each, _ in found], axis=2)[:, :, forward]
         gradient, weight, moved, total = table
         deviation = np.concatenate([each for _, each in found], axis=1)[:, forward]
         in_full = torch.stack(list(self.in_full.values()), 1).cpu().double().numpy() if self.in_full else table[1:, :0]
         in_full = [held_until_next(line, list(self.in_full), self.looks) for line in in_full]
         small, low, high = (line[:, forward] if self.in_full else line for line in in_full)
-        last = np.concatenate([group.last_update() for group in self.groups])[forward]
+        last = np.concatenate([group.last_update(self.looks) for group in self.groups])[forward]
         update = np.concatenate([moved[1:], last[None]]) if len(moved) else moved
         with np.errstate(all="ignore"):  # a diverged run has inf and NaN in its traces
             norms = {"grad_norm": gradient, "weight_norm": weight, "update_norm": update}
@@ -138,7 +141,7 @@ class WeightMeter:
             traces["grad_norm_total"] = np.sqrt((gradient**2).sum(1))
         return traces | {
             "loss": first_column(rows),
-            "grad_mean": total / np.array([each.numel() for each in self.weights]),
+            "grad_mean": total / np.array(self.counts),
             "grad_std": deviation,
             "grad_min": low,
             "grad_max": high,
@@ -156,57 +159,70 @@ class TensorGroup:
     """Some parameters, measured at every look: three norms and the sum of the gradient of each.
 
     A subclass measures in `look` and appends to `blocks` what `table` joins: (four lines, looks, parameters).
+    Which looks are complete is for the meter to say: one that Ctrl-C interrupted is overwritten by the next.
     """
 
     def __init__(self, weights: list[torch.Tensor]):
         self.weights = weights
         self.counts = [weight.numel() for weight in weights]
-        self.looks = 0
         self.blocks: list[torch.Tensor] = []
-        self.deviations: dict[tuple[int, int], float] = {}  # (look, parameter): standard deviations in two passes
+        self.deviations: dict[int, dict[int, float]] = {}  # look -> parameter -> standard deviation in two passes
 
-    def look(self, gradients: list[torch.Tensor]) -> float | torch.Tensor:
+    def look(self, look: int, gradients: list[torch.Tensor | None]) -> float | torch.Tensor:
         """Measure these gradients, the weights, and what the last update did; returns the norm of the gradients."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it measures")
 
-    def before(self) -> list[torch.Tensor]:
-        """The weights at the last look."""
+    def keep_weights(self) -> None:
+        """The look is complete: its weights are those before the next update."""
+
+    def before(self, looks: int) -> list[torch.Tensor]:
+        """The weights at the last of these looks."""
         raise NotImplementedError(f"{type(self).__name__} does not say where it keeps the weights")
 
-    def table(self) -> tuple[np.ndarray, np.ndarray]:
+    def measured(self, looks: int) -> list[torch.Tensor]:
+        """The blocks of these looks."""
+        return self.blocks
+
+    def table(self, looks: int) -> tuple[np.ndarray, np.ndarray]:
         """(three norms and the sum, look, parameter), and the standard deviations of the gradients."""
-        blocks = self.blocks
+        blocks = self.measured(looks)
         table = torch.cat(blocks, 1).cpu().double().numpy() if blocks else np.zeros((4, 0, len(self.counts)))
-        gradient, _, _, total = table
+        gradient, _, _, total = table = table[:, :looks]
         with np.errstate(all="ignore"):  # a diverged run has inf and NaN
             deviation = np.sqrt(np.maximum(gradient**2 / self.counts - (total / self.counts) ** 2, 0))
-        for place, exact in self.deviations.items():
-            deviation[place] = exact
+        for look in self.deviations.keys() & range(looks):
+            for index, exact in self.deviations[look].items():
+                deviation[look, index] = exact
         return table, deviation
 
-    def last_update(self) -> np.ndarray:
-        """Norms of the update since the last look."""
-        pairs = zip(self.weights, self.before(), strict=True)
+    def last_update(self, looks: int) -> np.ndarray:
+        """Norms of the update since the last of these looks."""
+        pairs = zip(self.weights, self.before(looks), strict=True)
         return torch.stack([(now.detach().double() - then).norm() for now, then in pairs]).cpu().numpy()
 
     def remeasure(self, row: torch.Tensor, look: int, entries) -> None:
         """In float64: norms that are too small or too large for float32 squares, and the standard deviations of
         gradients whose entries are so close to their mean that rounding would lose them.
 
-        `entries(line, parameter)` is a gradient, a weight or an update.
+        `entries(line, parameter)` is a gradient, a weight or an update; None where all of it is known to be 0.
         """
         *norms, sums = row.tolist()
+        deviations, without = {}, set()  # `without`: parameters whose gradient is 0 everywhere
         for line, values in enumerate(norms):
             if not (min(values) > SMALL and sum(values) < BIG):  # NaN too
                 for index, value in enumerate(values):
                     if not SMALL < value < BIG:
-                        norm = float(torch.linalg.vector_norm(entries(line, index).double()))
-                        row[line, index] = bounded(norm)
+                        found = entries(line, index)
+                        if found is not None and not (value == 0 and is_zero(found)):
+                            row[line, index] = bounded(float(torch.linalg.vector_norm(found.double())))
+                        elif line == 0:
+                            without.add(index)
         for index, (norm, total, count) in enumerate(zip(norms[0], sums, self.counts, strict=True)):
-            if not total**2 < 0.99 * count * norm**2:  # NaN too
+            if index not in without and not total**2 < 0.99 * count * norm**2:  # NaN too
                 exact = entries(0, index).double()
                 row[3, index] = exact.sum()
-                self.deviations[look, index] = float(exact.std(correction=0))
+                deviations[index] = float(exact.std(correction=0))
+        self.deviations[look] = deviations
 
 
 class LargeTensors(TensorGroup):
@@ -214,26 +230,49 @@ class LargeTensors(TensorGroup):
 
     def __init__(self, weights: list[torch.Tensor]):
         super().__init__(weights)
-        self.on_cpu = weights[0].device.type == "cpu"
+        device = weights[0].device
+        self.on_cpu = device.type == "cpu"
+        double = any(weight.dtype == torch.float64 for weight in weights)
+        kept_in = torch.float64 if double else torch.float32
         # On a GPU norms are taken in float64, which costs less than to synchronise and find out where it is needed.
-        self.dtype = torch.float32 if self.on_cpu or weights[0].device.type == "mps" else torch.float64
-        self.kept = [torch.zeros_like(weight, dtype=torch.float32).copy_(weight) for weight in weights]
+        self.dtype = kept_in if self.on_cpu or device.type == "mps" else torch.float64
+        self.kept = [torch.zeros_like(weight, dtype=kept_in).copy_(weight) for weight in weights]
+        self.nothing = torch.zeros((), dtype=self.dtype, device=device)
+        if self.on_cpu:  # room for one update at a time: the system is slow to hand out new memory
+            room = torch.zeros(max(self.counts), dtype=kept_in)
+            self.rooms = [room[: weight.numel()].view(weight.shape) for weight in weights]
 
-    def before(self) -> list[torch.Tensor]:
+    def before(self, looks: int) -> list[torch.Tensor]:
         return self.kept
 
-    def look(self, gradients: list[torch.Tensor]) -> float | torch.Tensor:
-        torch._foreach_sub_(self.kept, self.weights)  # now the updates, until the weights are copied again
-        lines = gradients, self.weights, self.kept
-        norms = [norm for line in lines for norm in torch._foreach_norm(line, 2, self.dtype)]
-        row = torch.stack([*norms, *(gradient.sum(dtype=self.dtype) for gradient in gradients)]).view(4, -1)
-        if self.on_cpu:
-            self.remeasure(row, self.looks, lambda line, index: lines[line][index])
+    def keep_weights(self) -> None:
         torch._foreach_copy_(self.kept, self.weights)
-        self.blocks.append(row[:, None])
-        self.looks += 1
+
+    def look(self, look: int, gradients: list[torch.Tensor | None]) -> float | torch.Tensor:
+        there = [gradient for gradient in gradients if gradient is not None]
+        norms = iter(torch._foreach_norm(there, 2, self.dtype) if there else ())
+        rows = [
+            *(self.nothing if gradient is None else next(norms) for gradient in gradients),
+            *torch._foreach_norm(self.weights, 2, self.dtype),
+            *self._update_norms(),
+            *(self.nothing if gradient is None else gradient.sum(dtype=self.dtype) for gradient in gradients),
+        ]
+        row = torch.stack(rows).view(4, -1)
+        if self.on_cpu:
+            lines = gradients.__getitem__, self.weights.__getitem__, self._update
+            self.remeasure(row, look, lambda line, index: lines[line](index))
+        self.blocks[look:] = [row[:, None]]
         norm = torch.linalg.vector_norm(row[0].double() if self.on_cpu else row[0])
         return float(norm) if self.on_cpu else torch.where(norm.isfinite(), norm.clamp_max(HUGE), norm).float()
+
+    def _update_norms(self) -> list[torch.Tensor]:
+        if self.on_cpu:
+            return [torch.linalg.vector_norm(self._update(index)) for index in range(len(self.weights))]
+        return torch._foreach_norm(torch._foreach_sub(self.kept, self.weights), 2, self.dtype)
+
+    def _update(self, index: int) -> torch.Tensor:
+        """What the last update did to a parameter, with the opposite sign; overwritten by the next call."""
+        return torch.sub(self.kept[index], self.weights[index], out=self.rooms[index])
 
 
 class SmallTensors(TensorGroup):
@@ -245,46 +284,53 @@ class SmallTensors(TensorGroup):
         self.gradients = PackedTensors(shapes, device, copies=BLOCK)
         self.held = PackedTensors(shapes, device, copies=1 + BLOCK)  # before the block, and at each look
         self.held.fill(0, weights)
-        self.waiting = 0  # looks copied and not yet measured
+        self.nothing = [torch.zeros((), device=device).expand(shape) for shape in shapes]  # takes no memory
 
-    def before(self) -> list[torch.Tensor]:
-        return self.held.views[self.waiting]
+    def before(self, looks: int) -> list[torch.Tensor]:
+        return self.held.views[(looks - 1) % BLOCK + 1 if looks else 0]
 
-    def look(self, gradients: list[torch.Tensor]) -> float:
-        self.gradients.fill(self.waiting, gradients)
-        self.held.fill(self.waiting + 1, self.weights)
-        line = self.gradients.buffer[self.waiting]
-        self.waiting += 1
-        self.looks += 1
+    def look(self, look: int, gradients: list[torch.Tensor | None]) -> float:
+        place = look % BLOCK
+        if look and place == 0:  # the block is full; each line can be repeated after Ctrl-C
+            self.blocks = self.measured(look)
+            self.held.buffer[0].copy_(self.held.buffer[BLOCK])
+        pairs = zip(gradients, self.nothing, strict=True)
+        self.gradients.fill(place, [zero if gradient is None else gradient for gradient, zero in pairs])
+        self.held.fill(place + 1, self.weights)
+        line = self.gradients.buffer[place]
         norm = float(torch.linalg.vector_norm(line))
         if not norm < BIG:  # float32 squares may have overflowed
             norm = float(torch.linalg.vector_norm(line.double()))
-        if self.waiting == BLOCK:
-            self.blocks.append(self._statistics())
-            self.held.buffer[0].copy_(self.held.buffer[self.waiting])
-            self.waiting = 0
         return norm
 
-    def table(self) -> tuple[np.ndarray, np.ndarray]:
-        measured, self.blocks = self.blocks, [*self.blocks, *([self._statistics()] if self.waiting else [])]
-        try:
-            return super().table()
-        finally:
-            self.blocks = measured  # those that wait are measured again when their block is full
+    def measured(self, looks: int) -> list[torch.Tensor]:
+        first = BLOCK * len(self.blocks)
+        return [*self.blocks, self._statistics(first, looks - first)] if looks > first else self.blocks
 
-    def _statistics(self) -> torch.Tensor:
-        """(three norms and the sum, look, parameter) of the looks that wait."""
-        held, looks, first = self.held, self.waiting, self.looks - self.waiting
+    def _statistics(self, first: int, looks: int) -> torch.Tensor:
+        """(three norms and the sum, look, parameter) of the looks that wait, from the first of their block on."""
+        held = self.held
         gradient, weight = self.gradients.buffer[:looks], held.buffer[1 : looks + 1]
         lines = gradient, weight, weight - held.buffer[:looks]
         rows = torch.stack([*(torch.linalg.vector_norm(line, dim=-1).square_() for line in lines), gradient.sum(-1)])
         totals = held.sums(rows)
         totals[:3].sqrt_()
+        empty = (totals[:3] == 0).flatten(1).any(1).tolist()  # lines in which something may be 0 everywhere
+        zeros = [
+            (held.sums((~is_zero(line, -1)).float()) == 0).tolist() if empty[n] else () for n, line in enumerate(lines)
+        ]
+
+        def entries(line: int, index: int, look: int) -> torch.Tensor | None:
+            return None if empty[line] and zeros[line][look][index] else held.part(lines[line][look], index)
+
         for look in range(looks):  # one by one: the numbers of a look must not depend on its neighbours
-            self.remeasure(
-                totals[:, look], first + look, lambda line, index, look=look: held.part(lines[line][look], index)
-            )
+            self.remeasure(totals[:, look], first + look, functools.partial(entries, look=look))
         return totals
+
+
+def is_zero(values: torch.Tensor, dim: int | tuple = ()) -> torch.Tensor:
+    """Whether every entry is 0, of all or along an axis. A norm of 0 may also have squares that underflow."""
+    return (values.amin(dim) == 0) & (values.amax(dim) == 0)
 
 
 def bounded(norm: float) -> float:
@@ -312,7 +358,7 @@ def full_statistics(gradient: torch.Tensor, places: torch.Tensor) -> torch.Tenso
 
 def held_until_next(values: np.ndarray, measured: list[int], steps: int) -> np.ndarray:
     """One row per step from rows of the measured steps: each stands until the next one is measured."""
-    if len(measured) == steps:
+    if measured == list(range(steps)):
         return values
     latest = np.searchsorted(np.asarray(measured), np.arange(steps), side="right") - 1
     return values[latest] if len(values) else np.full((steps, *values.shape[1:]), np.nan)
@@ -390,7 +436,6 @@ class ActivationMeter:
         found = [self.latest.get(name) for name in self.names]  # None: not used in the forward pass, or no tensor
         if any(each is not None and not each.numel() for each in found):
             return  # an empty batch has no statistics: those of the last step stand
-        self.measured.append(step)
         if found[-1] is not None:
             self.formats.add(found[-1].dtype)
         nothing = torch.full((1,), float("nan"))
@@ -401,6 +446,7 @@ class ActivationMeter:
             self.ranges = self._saturation_ranges(tensors[0].device)
         self.held.fill(self.waiting, tensors)
         self.waiting += 1
+        self.measured.append(step)
         if self.waiting == BLOCK:
             self.settle()
 

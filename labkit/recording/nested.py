@@ -79,4 +79,4 @@ def given(inputs: tuple, named: dict) -> torch.Tensor | None:
 def real(tensor: torch.Tensor) -> torch.Tensor:
     """Dense and real: what the instruments can measure. Of complex numbers a view of both parts."""
     tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

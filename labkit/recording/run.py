@@ -16,6 +16,7 @@ from labkit.recording.traces import AXES, STEPS, TRACES, Trace, trace
 
 FORMAT = "labkit-run-1"
 PREFIX = "trace/"  # of the names of traces in a file
+LARGEST_HEAD = 16 * 2**20  # bytes; a run of the lab has 2,000 or so; parsed, empty lists take 25 times as much
 
 
 class RunError(ValueError):
@@ -106,10 +107,7 @@ class Run:
 
     @property
     def clipped(self) -> np.ndarray:
-        """At which steps the gradient was clipped: its norm, or its largest entry, passed the threshold.
-
-        The largest entry is that of the last step that was measured in full.
-        """
+        """At which steps the gradient was clipped: its norm, or its largest entry, passed the threshold."""
         if "clipped" in self:  # where the threshold changed during the run, it was recorded
             return self["clipped"]
         clip = self.facts.get("clip")
@@ -155,6 +153,8 @@ class Run:
         head |= {name: list(getattr(self, name)) for name in AXES}
         arrays: dict[str, Any] = {f"{PREFIX}{name}": values for name, values in self.traces.items()}
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
+        if found := oversized(arrays["head"]):
+            raise RunError(f"this run cannot be saved ({found}). Remove facts or events, and save again.")
         with written_whole(path) as stream:
             np.savez_compressed(stream, **arrays)
         return path
@@ -164,6 +164,8 @@ class Run:
         """Read what `save` wrote. What is returned agrees with the tables of traces and facts."""
         try:
             arrays = read_arrays(path)
+            if found := oversized(arrays["head"]):
+                raise RunError(found)
             head = json.loads(bytes(arrays.pop("head")))
             if head.get("format") == FORMAT:
                 return cls._unpacked(head, arrays)
@@ -199,6 +201,13 @@ class Run:
         for name in traces.keys() & TRACES.keys() - STEPS:
             traces[name] = as_floats(traces[name])
         return run
+
+
+def oversized(head: np.ndarray) -> str | None:
+    """What is wrong with a head that is too large to be parsed: a file of 24 KB can hold one that fills 600 MB."""
+    if head.nbytes > LARGEST_HEAD:
+        return f"head: expected at most {LARGEST_HEAD:,} bytes of recipe, facts and events, got {head.nbytes:,}"
+    return None
 
 
 def as_floats(values: np.ndarray) -> np.ndarray:

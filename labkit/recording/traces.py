@@ -21,10 +21,16 @@ class Trace:
     axis: str | None = None  # what its columns stand for; None: one number per row
     rows: str = STEP  # one per training step, or one per EVALUATION
     unit: str = ""
-    range: tuple[float, float] | None = None  # of all healthy runs
+    low: float = -math.inf  # of all healthy runs
+    high: float = math.inf
     healthy: str = ""  # where most healthy values lie
     warning: str = ""  # the sign that something is wrong
     inner: int | None = None  # length of a third axis, 0 for any; None where there is none
+
+    @property
+    def usual(self) -> str:
+        """Its healthy range: '0.05 to 30'; of a share, 'up to 40 %'."""
+        return f"up to {100 * self.high:g} %" if self.unit == SHARE else f"{self.low:g} to {self.high:g}"
 
 
 # The ranges were measured on healthy runs of the lab's nets: perceptrons of 2 to 10 layers, SGD and Adam, 150 to 400
@@ -33,23 +39,23 @@ class Trace:
 # threshold changed during the run, `clipped` (Run.clipped) are computed from recorded traces.
 _KNOWN = (
     # --- with a healthy range ---
-    Trace("loss", "loss", range=(0.0, 2 * math.log(10)), healthy="starts near ln(classes), falls",
+    Trace("loss", "loss", low=0.0, high=2 * math.log(10), healthy="starts near ln(classes), falls",
           warning="rises threefold, or never moves"),
-    Trace("grad_norm_total", "gradient norm", range=(0.05, 30), healthy="0.4 to 16, rises before it falls",
+    Trace("grad_norm_total", "gradient norm", low=0.05, high=30, healthy="0.4 to 16, rises before it falls",
           warning="below 0.001 or above 1000"),
-    Trace("grad_ratio", "first / last layer", range=(0.1, 20), healthy="gradients in a ratio of 0.5 to 10",
+    Trace("grad_ratio", "first / last layer", low=0.1, high=20, healthy="gradients in a ratio of 0.5 to 10",
           warning="below 0.001"),
-    Trace("update_ratio", "update / weight", "layers", range=(1e-3, 0.2), healthy="0.001 to 0.2 at each step",
+    Trace("update_ratio", "update / weight", "layers", low=1e-3, high=0.2, healthy="0.001 to 0.2 at each step",
           warning="below 0.0001 or above 0.5"),
-    Trace("weight_norm", "weight norm", "layers", range=(1.0, 40), healthy="doubles in 400 steps",
+    Trace("weight_norm", "weight norm", "layers", low=1.0, high=40, healthy="doubles in 400 steps",
           warning="collapses, or grows tenfold"),
-    Trace("dead", "dead units", "activations", EVALUATION, SHARE, range=(0.0, 0.4), healthy="under 20 % of a layer",
+    Trace("dead", "dead units", "activations", EVALUATION, SHARE, low=0.0, high=0.4, healthy="under 20 % of a layer",
           warning="over 50 %"),
-    Trace("gap", "validation gap", None, EVALUATION, NATS, range=(-0.1, 0.5), healthy="under 0.3",
+    Trace("gap", "validation gap", None, EVALUATION, NATS, low=-0.1, high=0.5, healthy="under 0.3",
           warning="over 0.6 and growing"),
-    Trace("loss_variance", "batch-loss variance", range=(0.0, 0.1), healthy="per sample / batch size",
+    Trace("loss_variance", "batch-loss variance", low=0.0, high=0.1, healthy="per sample / batch size",
           warning="many times that"),
-    Trace("lr", "learning rate", range=(0.0, 1.0), healthy="as the schedule says", warning="0, or rising late"),
+    Trace("lr", "learning rate", low=0.0, high=1.0, healthy="as the schedule says", warning="0, or rising late"),
     # --- per step ---
     Trace("step", "step"),
     Trace("loss_scale", "loss scale"),
@@ -97,27 +103,4 @@ def trace(name: str, rows: int = 0, *, steps: int = 0, evaluations: int = 0) -> 
     return Trace(name, name.replace("_", " "), rows=EVALUATION if by_evaluation else STEP)
 
 
-@dataclass(frozen=True)
-class Range:
-    """Where a trace stays in healthy runs, and what leaving it means."""
-
-    name: str
-    trace: str
-    low: float
-    high: float
-    healthy: str
-    warning: str
-
-    @property
-    def usual(self) -> str:
-        """'0.05 to 30'; of a share, 'up to 40 %'."""
-        if TRACES[self.trace].unit == SHARE:
-            return f"up to {100 * self.high:g} %"
-        return f"{self.low:g} to {self.high:g}"
-
-
-RANGES = tuple(
-    Range(each.words, each.name, *each.range, each.healthy, each.warning) for each in _KNOWN if each.range is not None
-)
-BANDS = {each.trace: (each.low, each.high) for each in RANGES}
-USUAL = {each.trace: each.usual for each in RANGES}
+RANGES = tuple(each for each in _KNOWN if each.high < math.inf)

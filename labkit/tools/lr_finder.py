@@ -81,11 +81,11 @@ def find_lr(
             if step % CHECK_EVERY == CHECK_EVERY - 1 and has_diverged(values(losses)):
                 break
     found = values(losses)
-    return judged(lrs[: len(found)], found)
+    return with_suggestion(lrs[: len(found)], found)
 
 
-def judged(lrs: np.ndarray, losses: np.ndarray) -> RangeTest:
-    """The suggestion: the steepest descent before the lowest loss, and far from divergence."""
+def with_suggestion(lrs: np.ndarray, losses: np.ndarray) -> RangeTest:
+    """The test with its suggestion: the steepest descent before the lowest loss, and far from divergence."""
     smooth = exponential_mean(losses, SMOOTHING)
     fine = np.isfinite(smooth)
     if not fine.any():

@@ -364,7 +364,7 @@ class DataFile:
     what: str
     where: Path
     bytes: int
-    state: str  # "ok", "missing", "damaged" or "not downloaded"
+    state: str  # "ok", "missing", "damaged", "not downloaded" or, of a store of runs, "empty"
     advice: str  # what to do; empty if nothing
 
 

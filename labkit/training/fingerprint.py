@@ -2,8 +2,9 @@
 
 The code that is loaded is read, not the file: a file that was edited and not imported again does not run. Functions and
 classes are followed within the package of the part and into files that are not installed, so that an edited helper
-counts, and an edited signature in the same file does not. A global that is not a plain value (a table, a cache, a lock)
-counts by the statements that make it.
+counts, and an edited signature in the same file does not. A global counts by its content; a cache that training fills
+costs one more training. labkit's own tables, caches and locks count by the statements that make them and by what those
+statements use, so that a filled cache changes nothing.
 """
 
 import ast
@@ -21,8 +22,11 @@ import numpy as np
 import torch
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, torch.dtype, torch.device, re.Pattern)
-TABLES = (list, dict, set)
-SKIPPED = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__"}  # of a class
+# Attributes of a class that do not say what it does: texts, the lines it is on, caches.
+SKIPPED = {
+    "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__",
+    "__firstlineno__", "__static_attributes__", "_abc_impl",
+}  # fmt: skip
 
 
 class NoFingerprint(TypeError):
@@ -106,16 +110,18 @@ class Reader:
             self.add_all("partial", (value.func, value.args, value.keywords))
         elif isinstance(value, staticmethod | classmethod):
             self.add_all(kind.__name__, (value.__func__,))
+        elif isinstance(value, functools.cached_property):  # before Python 3.12 it holds a lock
+            self.add_all("cached_property", (value.func,))
         elif isinstance(value, property):
             self.add_all("property", (value.fget, value.fset, value.fdel))
         elif hasattr(value, "__wrapped__") and hasattr(value, "cache_clear"):  # functools.cache
             self.add_all("cache", (value.__wrapped__,))
         elif kind in (tuple, list):
             self.add_all(kind.__name__, value)
-        elif kind is dict:
-            self.add_all("dict", (each for item in value.items() for each in item))
+        elif kind in (dict, types.MappingProxyType):
+            self.add_all(kind.__name__, (each for item in value.items() for each in item))
         elif isinstance(value, np.ndarray) and value.dtype != object:
-            self.word("array", value.dtype, value.shape, hashlib.sha256(np.ascontiguousarray(value).data).hexdigest())
+            self.word("array", value.dtype, value.shape, hashlib.sha256(value.tobytes()).hexdigest())
         elif isinstance(value, torch.Tensor):
             content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             self.word("tensor", value.dtype, tuple(value.shape), hashlib.sha256(content.numpy().data).hexdigest())
@@ -146,12 +152,13 @@ class Reader:
         self.add_code(function.__code__)
         self.add(function.__defaults__)
         self.add(function.__kwdefaults__)
+        self.add(vars(function))
         for cell in function.__closure__ or ():
             try:
                 self.add(cell.cell_contents)
             except ValueError:
                 self.word("empty cell")
-        self.add_globals(function)
+        self.add_names(names_in(function.__code__), function.__globals__)
 
     def follows(self, module: str | None) -> bool:
         """The package of the part itself, and every file that is not installed: those have no version."""
@@ -165,15 +172,15 @@ class Reader:
         self.word(code.co_flags, code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars)
         self.add_all("constants", code.co_consts)
 
-    def add_globals(self, function: types.FunctionType) -> None:
-        names, scope = sorted(names_in(function.__code__)), function.__globals__
-        for name in names:
+    def add_names(self, names: set[str], scope: dict) -> None:
+        """What code with these names uses of the globals of its module."""
+        for name in sorted(names):
             if name not in scope:  # a builtin, or an attribute of something
                 continue
             self.word("global", name)
             value = scope[name]
             if isinstance(value, types.ModuleType) and self.follows(value.__name__):
-                for each in names:  # helpers.scaled(x): what is asked of a module of the same package
+                for each in sorted(names):  # helpers.scaled(x): what is asked of a module of the same package
                     if each in vars(value):
                         self.word(value.__name__, each)
                         self.add_global(vars(value)[each], each, value.__name__)
@@ -181,12 +188,13 @@ class Reader:
                 self.add_global(value, name, scope.get("__name__", ""))
 
     def add_global(self, value, name: str, module: str) -> None:
-        if is_constant(value):
+        made_by = () if is_constant(value) or top(module) != "labkit" else statements(module).get(name, ())
+        if not made_by:
             self.add(value)
-        elif text := statements(module).get(name):
-            self.word(*text)
-        else:  # of a notebook, whose cells are not a file
-            self.add(value)
+        elif self.first_time(value):
+            for statement in made_by:
+                self.word(ast.unparse(statement))
+                self.add_names(set(_names(statement)), vars(sys.modules[module]))
 
     def add_class(self, kind: type) -> None:
         self.word("class", kind.__module__, kind.__qualname__)
@@ -196,7 +204,7 @@ class Reader:
         for name, value in sorted(vars(kind).items()):
             if name not in SKIPPED:
                 self.word(name)
-                known = is_constant(value) or (type(value) in TABLES and not name.startswith("__"))
+                known = is_constant(value) or not name.startswith("__")
                 self.add(value) if known else self.word(type(value).__name__)
 
 
@@ -219,30 +227,29 @@ def names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def statements(module: str) -> dict[str, tuple[str, ...]]:
+def statements(module: str) -> dict[str, tuple[ast.stmt, ...]]:
     """Name -> the top-level statements of a module's file in which it occurs; empty where there is no file."""
-    loaded = sys.modules.get(module)
-    if loaded is None or module == "__main__":
-        return {}
     try:
-        return _statements(inspect.getsource(loaded))
+        return _statements(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError, SyntaxError):
         return {}
 
 
 @functools.lru_cache(maxsize=256)
-def _statements(source: str) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+def _statements(source: str) -> dict[str, tuple[ast.stmt, ...]]:
+    found: dict[str, tuple[ast.stmt, ...]] = {}
     for node in ast.parse(source).body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for name in set(_names(node)):
-                found.setdefault(name, []).append(ast.unparse(node))
-    return {name: tuple(texts) for name, texts in found.items()}
+                found[name] = (*found.get(name, ()), node)
+    return found
 
 
 def _names(statement: ast.stmt) -> Iterator[str]:
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
         elif isinstance(node, ast.alias):
             yield (node.asname or node.name).partition(".")[0]

@@ -12,9 +12,11 @@ import numpy as np
 from torch import Generator, Tensor, nn
 
 from labkit.errors import RecipeError
+from labkit.recording.recorder import FULL_EVERY
 from labkit.recording.run import Run
 from labkit.training.data import Split
-from labkit.training.loop import EachStep, Training
+from labkit.training.loop import UNFINISHED, EachStep, Training, clips_values
+from labkit.training.memory import memory_errors_in_words
 from labkit.training.models import ACTIVATIONS
 from labkit.training.recipe import Recipe
 from labkit.training.rules import Number
@@ -46,10 +48,12 @@ def fork(
     say under "fork" what was changed; up to step `at` it is the original.
     """
     intervention = Intervention(recipe, at, skip, changes)
-    training = Training(intervention.recipe)
-    intervention.check(training)
-    run = training.run(each_step=each_step, progress=progress, errors=errors)
-    if not intervention.done and run.facts["stopped"] not in ("on request", "interrupted"):
+    with memory_errors_in_words(recipe):
+        training = Training(intervention.recipe)
+        intervention.check(training)
+        full_every = 1 if clips_values(intervention.after) else FULL_EVERY
+        run = training.run(each_step=each_step, progress=progress, errors=errors, full_every=full_every)
+    if not intervention.done and run.facts["stopped"] not in UNFINISHED:
         last = max(0, len(run) - 1)
         raise RecipeError(f"at: the run ends after {len(run)} steps ({run.facts['stopped']}); fork at {last} or before")
     run = dataclasses.replace(run, recipe=recipe.summary(), facts=run.facts | {"fork": intervention.as_values()})

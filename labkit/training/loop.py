@@ -15,11 +15,13 @@ from labkit.errors import RecipeError
 from labkit.recording.recorder import FULL_EVERY, LossRecorder, Recorder
 from labkit.recording.run import Run
 from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
+from labkit.training.memory import memory_errors_in_words, weights_within_memory
 from labkit.training.recipe import COUNT, Recipe
 from labkit.training.state import TrainingState, seeded
 
 PROBE = 512  # training images examined at every validation; a unit that is 0 on all of them counts as dead
 SHARPNESS_SAMPLES = 128  # for the curvature at the end of a run: 10 Hessian-vector products in about 30 ms
+UNFINISHED = ("on request", "interrupted")  # how a run ends that somebody stopped
 EachStep = Callable[[Any], object]  # receives the recorder; to return True stops the run
 
 
@@ -38,17 +40,18 @@ def train(
     processes ignores it.) Ctrl-C stops too, and what was recorded is kept. `instruments=False` records only the loss.
     An error in a step or in a validation is raised, or, with `errors="record"`, ends the run and is kept in
     `run.facts["error"]`. Losses, norms and means are measured at every step; activations, extremes and near-zero shares
-    at the first 50 steps, after jumps, and at every eighth step, or at all with `full_every=1`.
+    at the first 50 steps, after jumps, and at every eighth step, or at all with `full_every=1` or clipping by value.
     """
     if problem := COUNT.problem(full_every):
         raise RecipeError(f"full_every: {problem}")
     options: dict[str, Any] = {"instruments": instruments, "progress": progress, "errors": errors}
     options["full_every"] = full_every
-    if recipe.processes > 1:
-        from labkit.training.processes import train_together  # few runs need it
+    with memory_errors_in_words(recipe):
+        if recipe.processes > 1:
+            from labkit.training.processes import train_together  # few runs need it
 
-        return train_together(recipe, **options)
-    return Training(recipe).run(each_step=each_step, **options)
+            return train_together(recipe, **options)
+        return Training(recipe).run(each_step=each_step, **options)
 
 
 class Training(TrainingState):
@@ -56,6 +59,10 @@ class Training(TrainingState):
 
     stopped: str | None = None  # why the run ended before its last step
     error: dict | None = None  # the error that ended it
+
+    def __init__(self, recipe: Recipe):
+        with weights_within_memory(recipe):
+            super().__init__(recipe)
 
     def run(
         self,
@@ -106,7 +113,8 @@ class Training(TrainingState):
             return LossRecorder(self.optimizer, self.device)
         x, y = self.data.train
         probe = x[:PROBE], y[:PROBE]
-        options: dict[str, Any] = {"loss": self.recipe.loss, "autocast": self.autocast, "full_every": full_every}
+        options: dict[str, Any] = {"loss": self.recipe.loss, "autocast": self.autocast}
+        options["full_every"] = 1 if clips_values(self.recipe) else full_every
         return Recorder(self.model, self.optimizer, probe=probe, **options)
 
     # --- facts that are recorded with the traces ---
@@ -139,6 +147,11 @@ class Training(TrainingState):
             "top_eigenvalue": top_eigenvalue(*measured, iterations=10),
             "perturbed_rise": perturbed_rise(*measured),
         }
+
+
+def clips_values(recipe: Recipe) -> bool:
+    """Then every step is measured in full: whether it was clipped shows in the largest entry of its gradient."""
+    return recipe.clip is not None and recipe.clip_by == "value"
 
 
 def error_facts(error: BaseException, step: int) -> dict[str, Any]:

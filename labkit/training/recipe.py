@@ -44,6 +44,7 @@ class _EntriesSignature:
 
 POSITIVE = Number(0, above=True)
 COUNT = Number(1, whole=True)
+DEPTH = Number(1, 10_000, whole=True)  # the deepest nets that anyone has trained; more take minutes to build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Recipe:
     augment: str = knob("none", OneOf(datasets.AUGMENTATIONS), "data augmentation of the training images")
 
     width: int = knob(128, COUNT, "units per hidden layer; channels of the first convolution")
-    depth: int = knob(2, COUNT, "number of layers with weights (of blocks, for a transformer)")
+    depth: int = knob(2, DEPTH, "number of layers with weights (of blocks, for a transformer)")
     activation: str = knob("relu", OneOf(tuple(models.ACTIVATIONS)), "the activation function")
     init: str = knob("default", OneOf(models.INITS), "weight initialisation; 'default' is PyTorch's own")
     init_scale: float = knob(1.0, Number(0), "factor on the initial weights (for 'normal', their standard deviation)")

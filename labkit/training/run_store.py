@@ -24,18 +24,18 @@ from labkit.recording.files import delete_abandoned
 from labkit.recording.run import FORMAT, Run, RunError
 from labkit.training.data import DataFile, download_folder
 from labkit.training.fingerprint import fingerprint
-from labkit.training.loop import train
+from labkit.training.loop import UNFINISHED, train
 from labkit.training.recipe import Recipe
 
 MOST = 100  # runs in memory, the ones used last; one of 400 steps takes a megabyte or so
 LIMIT = 500  # megabytes on disk in the user's cache folder: some thousand runs of 400 steps
 OWN = re.compile(r"labkit-run-[0-9a-f]{32}\.npz")  # the files that a store writes, and the only ones it deletes
+OWN_OR_OLD = re.compile(r"(labkit-run-)?[0-9a-f]{32}\.npz")  # in the user's cache folder: also those of older labkits
 # What every trained run has, and whoever gets one from a store reads without asking.
 TAKEN_FOR_GRANTED = (
     "classes", "samples", "batch_size", "planned_steps", "stopped", "error", "first_nonfinite", "seconds",
     "weights_sha256",
 )  # fmt: skip
-UNFINISHED = ("on request", "interrupted")  # how a run ends that is not kept
 
 
 class Memory:
@@ -71,14 +71,20 @@ class RunStore:
     """Runs by their recipes, in memory and in a folder, if there is one.
 
     All stores of a process share one memory, unless they are given their own. `limit` is in bytes; when the files of
-    this store exceed it, those used longest ago are deleted. None: no limit.
+    this store exceed it, those used longest ago are deleted. None: no limit. `own` matches the names of its files.
     """
 
     def __init__(
-        self, folder: str | os.PathLike | None = None, *, limit: int | None = None, memory: Memory | None = None
+        self,
+        folder: str | os.PathLike | None = None,
+        *,
+        limit: int | None = None,
+        memory: Memory | None = None,
+        own: re.Pattern = OWN,
     ):
         self.folder = Path(folder).expanduser() if folder is not None else None
-        self.limit, self.memory, self.writable = limit, SHARED if memory is None else memory, True
+        self.limit, self.memory, self.own = limit, SHARED if memory is None else memory, own
+        self.writable = True
 
     def __repr__(self) -> str:
         where = f"in memory and in {self.folder}" if self.folder else "in memory"
@@ -139,7 +145,7 @@ class RunStore:
         found = {}
         with contextlib.suppress(OSError):  # no folder, or one that may not be read
             for path in self.folder.iterdir() if self.folder else ():
-                if OWN.fullmatch(path.name):
+                if self.own.fullmatch(path.name):
                     with contextlib.suppress(OSError):  # another process has deleted it
                         found[path] = path.stat()
         return dict(sorted(found.items(), key=lambda item: item[1].st_mtime_ns))
@@ -152,7 +158,7 @@ class RunStore:
         """Delete the files of this store and clear the memory; how many files there were, and their bytes."""
         self.forget()
         if self.folder:
-            delete_abandoned(self.folder, OWN.pattern)
+            delete_abandoned(self.folder, self.own.pattern)
         return self._delete(self.files())
 
     def _path(self, key: "Key | None") -> Path | None:
@@ -182,7 +188,7 @@ class RunStore:
             return
         try:
             run.save(path)
-            delete_abandoned(path.parent, OWN.pattern)  # of runs that are never asked for again
+            delete_abandoned(path.parent, self.own.pattern)  # of runs that are never asked for again
             self._shrink()
         except RunError as error:
             warnings.warn(f"this run is not kept for the next time: {error}", stacklevel=4)
@@ -210,7 +216,7 @@ class RunStore:
         return len(gone), sum(gone)
 
 
-memory = RunStore()  # for whoever keeps runs in memory alone
+in_memory = RunStore()  # for whoever keeps runs in memory alone
 
 
 # --- the key --------------------------------------------------------------------------------------
@@ -231,7 +237,9 @@ def key_of(recipe: Recipe, fork: dict | None = None) -> Key | None:
         code = {name: fingerprint(part) for name, part in parts.items()}
         done = fingerprint(fork) if fork else None
         made_of = json.dumps([recipe.summary(), code, done, __version__, torch.__version__, FORMAT], sort_keys=True)
-    except (TypeError, RecursionError):  # NoFingerprint is a TypeError; so is a knob that JSON does not have
+    # NoFingerprint is a TypeError, as is a knob that JSON does not have; RecursionError is a RuntimeError, as is what
+    # torch raises for a tensor without content (on "meta").
+    except (TypeError, RuntimeError):
         return None
     digest = hashlib.sha256(made_of.encode()).hexdigest()
     return Key(digest, lasting=not fork and all(importable(part) for part in parts.values()))
@@ -270,7 +278,9 @@ def store_limit() -> int:
 
 def on_disk(folder: str | os.PathLike | None = None) -> RunStore:
     """The store in this folder, without a limit; or the one in the user's cache folder, with `store_limit()`."""
-    return RunStore(folder) if folder is not None else RunStore(store_folder(), limit=store_limit())
+    if folder is not None:
+        return RunStore(folder)
+    return RunStore(store_folder(), limit=store_limit(), own=OWN_OR_OLD)
 
 
 def as_record(store: RunStore) -> DataFile:

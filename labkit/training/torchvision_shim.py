@@ -7,6 +7,7 @@ behind it, is enough for datasets, transforms and models. `ops.nms`, detection m
 `io.decode_image` do not work; to get them, install both wheels from the same index.
 """
 
+import functools
 import importlib
 import sys
 import threading
@@ -21,36 +22,32 @@ _MISSING = (
 )
 
 _lock = threading.Lock()  # notebooks train in threads; two imports at the same time would break each other
-_module: ModuleType | None = None
-_declared: torch.library.Library | None = None  # kept alive: torch forgets the operators with the object
+_declared: list[torch.library.Library] = []  # kept alive: torch forgets the operators with the object
 
 
+@functools.cache
 def torchvision() -> ModuleType:
     """The torchvision module, imported on the first call: it takes 2 seconds that few runs need."""
-    global _module
     with _lock:
-        if _module is None:
-            _module = _import()
-        return _module
+        return _import()
 
 
 def uses_shim() -> bool:
     """Whether torchvision only imports with its missing operators declared by labkit."""
     torchvision()
-    return _declared is not None
+    return bool(_declared)
 
 
 def _import() -> ModuleType:
-    global _declared
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
     _forget_half_import()
-    _declared = torch.library.Library("torchvision", "FRAGMENT")
+    _declared.append(torch.library.Library("torchvision", "FRAGMENT"))
     for schema in _MISSING:
-        _declared.define(schema)
+        _declared[-1].define(schema)
     return importlib.import_module("torchvision")
 
 

@@ -110,6 +110,36 @@ def test_ours_takes_as_many_steps_as_the_bare_loop_and_validates_never(short, mo
     assert len(updates) == 5
 
 
+def test_a_whole_run_is_timed_from_its_first_step(short, monkeypatch):
+    moments, looked, updates = itertools.count(), [], []
+    run, step = bench.Training.run, torch.optim.SGD.step
+    monkeypatch.setattr(bench.Training, "run", lambda self, **options: looked.append(run(self, **options)))
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *args: updates.append(1) or step(self, *args))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: float(next(moments)))
+    bench.ours(tiny(), whole=True)()
+    assert len(looked[0]) == tiny().steps == len(updates)
+    updates.clear()
+    assert bench.bare(tiny(), whole=True)() == pytest.approx(1 / tiny().steps)  # asked twice: before and after all
+    assert len(updates) == tiny().steps
+
+
+def test_traces_of_a_longer_and_a_deeper_run_are_counted():
+    small = bench.trace_bytes(tiny(evaluate_every=0))
+    assert 1.5 < bench.trace_bytes(tiny(evaluate_every=0, steps=12)) / small < 2.1
+    assert 1.2 < bench.trace_bytes(tiny(evaluate_every=0, depth=4)) / small < 2.1
+
+
+def test_torch_lr_finder_takes_as_many_steps_as_ours(monkeypatch):
+    pytest.importorskip("torch_lr_finder", reason="not installed: torch-lr-finder (extra bench)")
+    updates, step = [], torch.optim.SGD.step
+    monkeypatch.setattr(bench, "RANGE_STEPS", 20)
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *args: updates.append(1) or step(self, *args))
+    for contestant in (bench.our_range_test(), bench.torch_lr_finder()):
+        assert contestant() > 0
+        assert len(updates) == 20
+        updates.clear()
+
+
 def test_the_tutorial_validates_only_where_there_is_something_to_validate(short, monkeypatch):
     noted = []
     monkeypatch.setattr(bench, "validate_like_a_tutorial", lambda *given: noted.append(given))
@@ -214,12 +244,9 @@ def found(short, monkeypatch) -> dict:
 def test_all_ratios_have_their_names_and_conditions_and_can_be_written_as_json(found):
     values = json.loads(json.dumps(found, allow_nan=False))
     assert set(values["instruments"]) == set(values["tutorial"]) == set(bench.NETS)
-    assert set(values["watch"]) == {*bench.NETS, "every_10th"} and set(values["growth"]) == {
-        "steps",
-        "layers",
-        "memory",
-    }
+    assert set(values["watch"]) == {*bench.NETS, "every_10th"} and set(values["growth"]) == set(GROWTH)
     ratios = [*values["instruments"].values(), *values["tutorial"].values(), values["data_path"], values["poster"]]
+    ratios += [values["whole_run"], values["find_lr"], *values["growth"].values()]
     assert all(ratio > 0 for ratio in ratios)
     assert values["help"] == 1.5  # ours over theirs
     assert values["conditions"] == {"torch": torch.__version__, "threads": 7, "cpu": cpu_name()}
@@ -227,10 +254,12 @@ def test_all_ratios_have_their_names_and_conditions_and_can_be_written_as_json(f
     assert all(key in text for key in bench.GOALS)
 
 
+GROWTH = ("steps", "layers", "steps_traces", "layers_traces")
 RATIOS = {
     "instruments": {"mlp": 1.012, "deep": 1.034, "cnn": 1.056},
     "tutorial": {"mlp": 20.5, "deep": 8.0, "cnn": 5.0},
-    "watch": {"mlp": 1.08, "every_10th": 1.01}, "growth": {"steps": 9.5, "layers": 7.0, "memory": 10.0}, "find_lr": 0.5,
+    "watch": {"mlp": 1.08, "every_10th": 1.01}, "growth": dict(zip(GROWTH, (9.5, 7.0, 10.0, 9.0), strict=True)),
+    "find_lr": 0.5, "whole_run": 1.07,
     "data_path": 41.25, "poster": 0.041, "help": 0.02,
     "conditions": {"torch": "2.8", "threads": 1, "cpu": "a fast one"},
 }  # fmt: skip
@@ -240,7 +269,7 @@ def test_words_have_every_ratio_and_its_goal():
     head, empty, *lines = bench.ratios_as_text(RATIOS).splitlines()
     assert head == "torch 2.8, threads 1, cpu a fast one" and empty == ""
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
-    assert rows["instruments.mlp"].startswith("1.012 goal <= 1.05 our loop with every instrument")
+    assert rows["instruments.mlp"].startswith("1.012 goal <= 1.05 our loop with its instruments")
     assert rows["instruments.deep"].startswith("1.034 goal <= 1.05")
     assert rows["instruments.cnn"].startswith("1.056 goal <= 1.03 ")
     assert rows["data_path"].startswith("41.250 goal >= 15 ")
@@ -249,13 +278,15 @@ def test_words_have_every_ratio_and_its_goal():
     assert rows["tutorial.mlp"].startswith("20.500 the tutorial way")  # no goal
     assert rows["watch.mlp"].startswith("1.080 goal <= 1.1 ") and rows["growth.steps"].startswith("9.500 goal <= 10.5 ")
     assert rows["find_lr"].startswith("0.500 goal <= 0.6 ")
-    assert len(rows) == 15
+    assert rows["whole_run"].startswith("1.070 the standard run of 400 steps")  # no goal
+    assert rows["growth.layers_traces"].startswith("9.000 goal <= 10.5 ")
+    assert len(rows) == 17
 
 
 def test_the_page_has_every_ratio_its_goal_and_the_conditions():
     page = bench.ratios_as_page(RATIOS | {"poster": 0.062})
     assert "torch 2.8, threads 1, cpu a fast one" in page
-    assert page.count("\n| `") == 15
+    assert page.count("\n| `") == 17
     assert "| `poster` | 0.062 | training of the default poster, ours / the tutorial way | <= 0.05, missed |" in page
     assert "| `data_path` | 41.2 | torchvision DataLoader / our batches | >= 15, met |" in page
     assert "| `tutorial.deep` | 8 |" in page
@@ -263,5 +294,5 @@ def test_the_page_has_every_ratio_its_goal_and_the_conditions():
 
 def test_every_goal_is_one_of_the_ratios():
     names = {f"{name}.{net}" for name in ("instruments", "tutorial", "watch") for net in bench.NETS}
-    names |= {f"growth.{what}" for what in ("steps", "layers", "memory")} | {"data_path", "help", "poster", "find_lr"}
+    names |= {f"growth.{what}" for what in GROWTH} | {"data_path", "help", "poster", "find_lr"}
     assert bench.GOALS.keys() <= names and names >= bench.HIGHER_IS_BETTER

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 
 from labkit.cli import doctor
 from labkit.failures.catalogue import FAILURES
-from labkit.training import data, torchvision_shim
+from labkit.training import data, memory, torchvision_shim
 
 INSTALL = "pip install -e . -c constraints.txt"
 
@@ -383,7 +383,7 @@ def test_memory_is_what_linux_and_the_container_leave(tmp_path, monkeypatch, kil
     if limit:
         container.write_text(limit)
     monkeypatch.setattr(doctor, "MEMINFO", meminfo)
-    monkeypatch.setattr(doctor, "CONTAINER_LIMIT", container)
+    monkeypatch.setattr(memory, "CONTAINER_LIMIT", container)
     check = doctor.check_memory()
     assert check.state == state and check.found.startswith(found)
     assert bool(check.advice) == (state == "warning")

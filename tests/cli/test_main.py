@@ -335,7 +335,7 @@ def test_atlas(labkit, monkeypatch):
         asked.append((list(names), options))
         return [played(name) for name in ("dead_relu", "learning_rate_too_low", "learning_rate_too_high")]
 
-    monkeypatch.setattr(poster, "run_studies", run_studies)
+    monkeypatch.setattr("labkit.diagnosis.study.run_studies", run_studies)
     studies = run_studies([])
     assert labkit("atlas", "--seed", "2", "--dataset", "cifar10", "--jobs", "2") == (
         0,

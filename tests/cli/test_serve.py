@@ -14,9 +14,10 @@ import browser
 import nbformat
 import pytest
 
-from labkit.cli import doctor, serve
 from labkit.cli import main as command_line
+from labkit.cli import serve
 from labkit.errors import RecipeError
+from labkit.training import memory
 
 needs_voila = pytest.mark.skipif("voila" in browser.missing("voila"), reason="not installed: voila")
 
@@ -165,14 +166,22 @@ def test_play_gives_neither_page_nor_kernel_without_its_own_token(tmp_path):
 
 @pytest.mark.slow
 def test_lab_gives_nothing_without_its_own_token(tmp_path):
-    (tmp_path / "notebooks").mkdir()
-    with browser.labkit_server("lab", tmp_path, str(tmp_path / "notebooks")) as server:
-        for headers in ({}, {"Authorization": "token wrong"}):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with (
+        browser.labkit_server("lab", one, str(one)) as server,
+        browser.labkit_server("lab", other, str(other)) as second,
+    ):
+        for token in (None, "wrong", second.token):  # a second user's token is valid, but not here
+            headers = {"Authorization": f"token {token}"} if token else {}
             for path in ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals"):
                 assert status_of(server.url + path, **headers)[0] == 403
-            assert "/login" in status_of(f"{server.url}/lab", **headers)[1]
-        assert status_of(f"{server.url}/api/kernels", Authorization=f"token {server.token}")[::2] == (200, "[]")
-        assert listening(server.process) == {serve.LOOPBACK}
+            for address in ("/lab", f"/lab?token={token or ''}"):
+                assert "/login" in status_of(server.url + address, **headers)[1]
+        for each in (server, second):
+            assert status_of(f"{each.url}/api/kernels", Authorization=f"token {each.token}")[::2] == (200, "[]")
+            assert listening(each.process) == {serve.LOOPBACK}
 
 
 @needs_voila
@@ -249,8 +258,8 @@ def test_visitors_who_come_at_the_same_moment_are_counted(monkeypatch):
 
 def test_visitors_are_limited_by_the_memory(monkeypatch, tmp_path):
     container = tmp_path / "memory.max"
-    monkeypatch.setattr(doctor, "CONTAINER_LIMIT", container)
-    monkeypatch.setattr(serve.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 * 10**9 // 4096}.get)
+    monkeypatch.setattr(memory, "CONTAINER_LIMIT", container)
+    monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 * 10**9 // 4096}.get)
     assert serve.visitors_at_most(None) == 13  # half of 16 GB, 600 MB each
     container.write_text("6000000000\n")
     assert serve.visitors_at_most(None) == 5

@@ -9,8 +9,8 @@ import torch
 from helpers import ROOT, tiny, trained
 
 import labkit
-from labkit.course import grading
-from labkit.course.checks import EXERCISES
+from labkit.course import exercises, grading
+from labkit.course.checks import EXERCISES, lessons
 from labkit.course.grading import Exercise, NotYet, Student, build, cure, expect_close, explain
 from labkit.diagnosis.study import Verdict
 from labkit.errors import RecipeError
@@ -26,6 +26,13 @@ def judge_total(mine: Student) -> str:
 
 
 TOTAL = build("99.1", "Add", judge_total, example="total(numbers)", hints=("Loop.", "Or sum."))
+
+
+def test_a_file_of_helpers_beside_the_lessons_is_no_lesson(tmp_path, monkeypatch):
+    (tmp_path / "helpers.py").touch()
+    monkeypatch.setattr(exercises, "__path__", [*exercises.__path__, str(tmp_path)])
+    assert lessons() == [f"{number:02}" for number in range(14)]
+    assert "helpers.1" not in EXERCISES
 
 
 # --- the three answers ---

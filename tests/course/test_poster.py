@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, hand_made, tiny, trained
+from helpers import ROOT, hand_made
 from played import MODES, astray, extent, extent_now, in_millimetres, made_of, overlap, panels, played, within
 
 from labkit import __version__
@@ -98,7 +98,7 @@ def test_the_healthy_card_says_what_good_looks_like():
     text = in_card(sheet, 0)
     assert text[0] == "Healthy"
     for each in RANGES:
-        assert {each.name, each.healthy, each.warning} <= set(text)
+        assert {each.words, each.healthy, each.warning} <= set(text)
     healthy = played(NAMES[0]).healthy
     assert f"validation accuracy {healthy.accuracy:.1%}" in text
     left, right = axes_in_card(sheet, 0)
@@ -490,30 +490,3 @@ def test_by_default_the_headlines_and_with_all_the_whole_catalogue_and_the_table
     assert [each["names"] for each in rehearsed] == [list(poster.HEADLINES), list(some)]
     assert drawings[0] == (list(poster.HEADLINES), {"paper": "a3", "remake": "labkit poster", "tables": False})
     assert drawings[1] == (list(some), {"paper": "a4", "remake": "labkit poster --all", "tables": True})
-
-
-def test_studies_come_in_the_order_of_their_names(monkeypatch):
-    monkeypatch.setattr(poster, "study", lambda name, *_, **__: played(name))
-    names = ["vanishing_gradients", "dead_relu", "learning_rate_too_high"]
-    assert [study.name for study in poster.run_studies(names, seed=0, dataset="mnist")] == names
-
-
-def test_in_one_process_the_studies_share_their_runs(monkeypatch):
-    asked = []
-    monkeypatch.setattr(run_store, "train", lambda recipe, **_: asked.append(recipe) or trained(tiny()))
-    names = ["learning_rate_too_low", "batch_too_small"]
-    one, other = poster.run_studies(names, seed=0, dataset="mnist")
-    assert asked == [one.recipes["healthy"], one.recipes["sick"], other.recipes["sick"]]
-
-
-@pytest.mark.slow  # two fresh processes load torch
-def test_two_processes_give_the_same_studies_as_one():
-    names = ["learning_rate_too_high", "learning_rate_too_high"]
-    [alone] = poster.run_studies(names[:1], seed=1, dataset="mnist", jobs=1)
-    together = poster.run_studies(names, seed=1, dataset="mnist", jobs=2)
-    assert len(together) == 2
-    for study in together:
-        assert study.name == "learning_rate_too_high" and study.diagnoses == alone.diagnoses
-        for role, run in study.runs.items():
-            assert run.facts["weights_sha256"] == alone.runs[role].facts["weights_sha256"], role
-            np.testing.assert_array_equal(run["loss"], alone.runs[role]["loss"])

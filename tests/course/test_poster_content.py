@@ -2,11 +2,13 @@
 
 import importlib
 import re
+from typing import get_args
 
 import pytest
 
 from labkit.course.poster.content import PREFLIGHT, SYMPTOMS, TREE
 from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.failures.mode import Symptom
 
 LEAVES = [
     (symptom, question, reading, cause)
@@ -46,6 +48,10 @@ def test_the_numbers_in_the_tree_are_those_of_the_signatures(cause, threshold, w
     number = re.search(r"[\d.]+\d", words)
     assert getattr(mode, threshold) == (float(number[0]) if number else 0.5)
     assert words in [reading for _, _, reading, leads_to in LEAVES if leads_to == cause]
+
+
+def test_every_symptom_that_a_branch_may_have_is_on_the_poster():
+    assert set(SYMPTOMS) == set(get_args(Symptom))
 
 
 def test_every_branch_of_every_mode_is_on_the_tree():

@@ -136,7 +136,7 @@ def test_the_runs_of_a_patient_are_nowhere_but_in_its_file(monkeypatch, tmp_path
     patient = patient_with("dead_relu")
     patient.order("loss")
     recipe = _FILES[patient].case.recipes["sick"]
-    assert run_store.memory.get(recipe) is None and list(tmp_path.iterdir()) == []
+    assert run_store.in_memory.get(recipe) is None and list(tmp_path.iterdir()) == []
     monkeypatch.setattr(run_store, "train", lambda *_, **__: pytest.fail("trained again"))
     patient.order("gradients")
 

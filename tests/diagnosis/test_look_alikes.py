@@ -8,10 +8,10 @@ from played import made_of, played
 from labkit.diagnosis import look_alikes
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
-from labkit.recording.traces import RANGES, Range
+from labkit.recording.traces import RANGES, Trace
 
 NAMES = list(FAILURES)
-RANGE = {each.name: each for each in RANGES}
+RANGE = {each.words: each for each in RANGES}
 
 
 def flat(value: float = 2.0, steps: int = 100, **traces) -> Run:
@@ -175,14 +175,14 @@ def test_a_run_that_ended_early_is_compared_as_far_as_it_goes():
 # --- when an instrument tells ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [each.name for each in RANGES if each.trace in look_alikes.SERIES])
+@pytest.mark.parametrize("name", [each.words for each in RANGES if each.name in look_alikes.SERIES])
 def test_a_healthy_run_is_inside_every_range(name):
     assert look_alikes.first_outside(flat(), RANGE[name]) is None
 
 
 @pytest.mark.parametrize("value", [0.09, 30.1, np.nan, np.inf])
 def test_outside_is_below_above_or_not_a_number(value):
-    band = Range("mine", "grad_norm_total", 0.1, 30, "", "")
+    band = Trace("grad_norm_total", "mine", low=0.1, high=30)
     values = np.ones(100)
     values[[17, 90]] = value
     assert look_alikes.first_outside(flat(grad_norm_total=values), band) == 17
@@ -227,7 +227,7 @@ def test_every_series_is_one_number_per_step_or_evaluation():
     run = played("dead_relu").sick
     for trace, read in look_alikes.SERIES.items():
         assert len(read(run)) == len(run["val_step"] if trace in ("dead", "gap") else run["step"])
-    assert {each.trace for each in RANGES} >= look_alikes.SERIES.keys()
+    assert {each.name for each in RANGES} >= look_alikes.SERIES.keys()
 
 
 def test_a_reading_is_the_typical_value():
@@ -274,7 +274,7 @@ def test_both_tables_in_words():
     lines = {
         line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith("  ") and "/" not in line
     }
-    names = [each.name for each in RANGES if each.trace in look_alikes.SERIES]
+    names = [each.words for each in RANGES if each.name in look_alikes.SERIES]
     for row in look_alikes.lead_times(studies):
         cells = ["." if row.lead(name) is None else f"{row.lead(name):+d}" for name in names]
         assert lines[row.name] == [str(row.loss), *cells]

@@ -4,12 +4,13 @@ import dataclasses
 import importlib
 import re
 
+import numpy as np
 import pytest
-from helpers import hand_made, trained
-from played import short
+from helpers import hand_made, tiny, trained
+from played import played, short
 
 from labkit.diagnosis import report
-from labkit.diagnosis.study import Study, is_cured, play, study, why_not_cured
+from labkit.diagnosis.study import Study, is_cured, play, run_studies, study, why_not_cured
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES, UnknownFailure
 from labkit.failures.mode import CLOSE, LEARNED
@@ -230,3 +231,33 @@ def test_a_study_whose_sick_run_was_never_validated_can_be_shown():
     assert found.sick.accuracy is None and found.harm == 1.0
     assert re.search(r"sick +- +-  ", report.study_in_words(found)) and found._repr_html_()
     assert report.study_as_values(found)["runs"]["sick"]["val_loss"] is None
+
+
+# --- several studies ---
+
+
+def test_studies_come_in_the_order_of_their_names(monkeypatch):
+    monkeypatch.setattr(module, "study", lambda name, *_, **__: played(name))
+    names = ["vanishing_gradients", "dead_relu", "learning_rate_too_high"]
+    assert [study.name for study in run_studies(names, seed=0, dataset="mnist")] == names
+
+
+def test_in_one_process_the_studies_share_their_runs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(run_store, "train", lambda recipe, **_: asked.append(recipe) or trained(tiny()))
+    names = ["learning_rate_too_low", "batch_too_small"]
+    one, other = run_studies(names, seed=0, dataset="mnist")
+    assert asked == [one.recipes["healthy"], one.recipes["sick"], other.recipes["sick"]]
+
+
+@pytest.mark.slow  # two fresh processes load torch
+def test_two_processes_give_the_same_studies_as_one():
+    names = ["learning_rate_too_high", "learning_rate_too_high"]
+    [alone] = run_studies(names[:1], seed=1, dataset="mnist", jobs=1)
+    together = run_studies(names, seed=1, dataset="mnist", jobs=2)
+    assert len(together) == 2
+    for each in together:
+        assert each.name == "learning_rate_too_high" and each.diagnoses == alone.diagnoses
+        for role, run in each.runs.items():
+            assert run.facts["weights_sha256"] == alone.runs[role].facts["weights_sha256"], role
+            np.testing.assert_array_equal(run["loss"], alone.runs[role]["loss"])

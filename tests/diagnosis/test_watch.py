@@ -97,6 +97,56 @@ def test_gradients_are_seen_though_they_are_cleared_at_once():
     assert (record.run["grad_norm_total"] > 0.1).all()
 
 
+@pytest.mark.parametrize("hidden", [16, 64])  # the first matrix below and above the size that is measured by itself
+def test_a_float64_net_is_measured_in_float64(hidden):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with watch(model, optimizer) as record:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x.double()), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x.double(), y))
+    run = record.run
+    assert run["weight_norm"][2, 0] == pytest.approx(by_hand(model[1]), rel=1e-4)
+    np.testing.assert_allclose(run["update_norm"], 1e-3 * run["grad_norm"], rtol=1e-3)
+    assert run.facts["dtypes"]["weights"] == ["float64"]
+
+
+def by_hand(layer: nn.Module) -> float:
+    return weights(layer).norm().item()
+
+
+class Spectral(nn.Module):
+    """A filter with complex weights on the spectrum of an image."""
+
+    def __init__(self, height: int, dtype: torch.dtype):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(height, 28, 15, dtype=dtype))
+        self.last = nn.Linear(784, 10)
+
+    def forward(self, x):
+        filtered = torch.fft.irfft2(torch.fft.rfft2(x) * self.filter.sum(0), s=(28, 28)).float()
+        return self.last(filtered.flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("height", [1, 40])  # 840 and 33,600 real numbers: small and large
+def test_complex_weights_are_measured_as_pairs_of_real_ones(height, dtype):
+    torch.manual_seed(0)
+    model = Spectral(height, dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with watch(model, optimizer) as record:
+        plain_loop(model, optimizer, steps=3, record=record)
+    run, gradient = record.run, torch.view_as_real(model.filter.grad).double()
+    assert run["grad_norm"][2, 0] == pytest.approx(gradient.norm().item(), rel=1e-4)
+    assert run["grad_mean"][2, 0] == pytest.approx(gradient.mean().item(), rel=1e-3)
+    assert run["grad_max"][2, 0] == pytest.approx(gradient.max().item(), rel=1e-4)
+    np.testing.assert_allclose(run["update_norm"][:, 0], 1e-3 * run["grad_norm"][:, 0], rtol=1e-3)
+
+
 def test_a_closure_is_waited_for():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

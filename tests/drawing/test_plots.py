@@ -19,7 +19,7 @@ from labkit.drawing import plots
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.summaries import gradient_ratio, typical
-from labkit.recording.traces import BANDS
+from labkit.recording.traces import TRACES
 
 ROLES = ["healthy", "sick", "cured"]
 
@@ -320,7 +320,7 @@ def test_the_mark_stays_in_sight_where_the_loss_has_gone():
 )
 def test_the_healthy_band_spans_its_range(function, trace):
     ax = function(hand_made())
-    low, high = BANDS[trace]
+    low, high = TRACES[trace].low, TRACES[trace].high
     bands = [shape for shape in ax.patches if isinstance(shape, Rectangle) and shape.get_height() == high - low]
     assert len(bands) == 1
     [[left, bottom], [right, top]] = bands[0].get_extents().get_points()

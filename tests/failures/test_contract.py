@@ -13,7 +13,7 @@ import pytest
 from helpers import trained
 
 from labkit.diagnosis.diagnose import PRECEDENCE, diagnose
-from labkit.diagnosis.evaluation.blind import judged
+from labkit.diagnosis.evaluation.blind import patient_of
 from labkit.diagnosis.study import Study, play, why_not_cured
 from labkit.drawing.plots import INSTRUMENTS
 from labkit.failures.catalogue import FAILURES
@@ -57,7 +57,7 @@ def test_it_fails_is_named_and_is_cured(name, face):
 @pytest.mark.parametrize("name", [name for name, mode in FAILURES.items() if mode.where])
 def test_its_place_is_where_the_recipe_puts_the_fault(name):
     study = played(name, SEED)
-    assert judged(study, "own", "mnist", SEED).place_right, study.diagnoses[0].place
+    assert patient_of(study, "own", "mnist", SEED).place_right, study.diagnoses[0].place
 
 
 @modes

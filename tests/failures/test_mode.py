@@ -10,7 +10,7 @@ from played import attentive
 from labkit.drawing.plots import INSTRUMENTS
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
-from labkit.failures.mode import Shown
+from labkit.failures.mode import Branch, Shown
 from labkit.failures.signs import LOOKS, Look
 
 HIGH, LOW = FAILURES["learning_rate_too_high"], FAILURES["learning_rate_too_low"]
@@ -71,10 +71,15 @@ def test_its_name_and_topic_are_those_of_its_file():
     [
         ("looks", "never move", r"learning_rate_too_high: looks .* got 'never move'\. Did you mean 'never moves'\?"),
         ("looks", "odd", r"looks .* got 'odd'\. Known: error, jumps, never moves"),
+        (
+            "symptom_tree",
+            (Branch("stops too high", "?", ""),),
+            r"symptom of a Branch .* got 'stops too high'\. Known: ",
+        ),
         ("shows", "update_ratios", r"shows .* got 'update_ratios'\. Did you mean 'update_ratio'\?"),
     ],
 )
-def test_an_unknown_look_or_trace_is_refused_with_the_nearest(entry, given, words):
+def test_an_unknown_look_trace_or_symptom_is_refused_with_the_nearest(entry, given, words):
     with pytest.raises(RecipeError, match=words):
         dataclasses.replace(HIGH, **{entry: given})
 

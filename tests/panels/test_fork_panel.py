@@ -18,7 +18,7 @@ RECIPE = tiny(steps=12, samples=500)
 
 @pytest.fixture
 def panel():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     made = fork_panel(RECIPE)
     made.view.worker.wait(60)
     yield made

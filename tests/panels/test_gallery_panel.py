@@ -19,9 +19,9 @@ SHORT = tiny(steps=12, evaluate_every=4)
 
 @pytest.fixture(autouse=True)
 def empty_memory():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     yield
-    run_store.memory.forget()
+    run_store.in_memory.forget()
 
 
 def small(name: str, **changes) -> Exhibit:
@@ -75,7 +75,7 @@ def test_what_is_not_there_is_refused_with_the_nearest():
 
 
 def test_every_card_gets_a_thumbnail_of_its_own_run(shown):
-    assert [card.image.value for card in shown.cards] == [thumbnail(run_store.memory.get(e.recipe)) for e in three()]
+    assert [card.image.value for card in shown.cards] == [thumbnail(run_store.in_memory.get(e.recipe)) for e in three()]
     assert len({card.image.value for card in shown.cards}) == 3
     assert "3 of 3 curves" in shown.count.value
 
@@ -156,7 +156,7 @@ def test_reveal_without_a_choice_asks_for_one(blind):
 def test_a_gallery_that_is_stopped_leaves_the_rest_untrained(shown):
     for card in shown.cards:
         card.image.value = waiting()
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     ticket = Ticket()
     ticket.cancel()
     shown.train_thumbnails(ticket)

@@ -7,7 +7,7 @@ from helpers import cut_off, hand_made
 from labkit.errors import RecipeError
 from labkit.panels.gradient_panel import EARLY, KNOBS, REGIMES, GradientPanel, read, separation_step
 from labkit.panels.live_view import YOURS
-from labkit.recording.traces import BANDS
+from labkit.recording.traces import TRACES
 from labkit.training import run_store
 
 SHORT = {name: recipe.but(steps=EARLY, samples=512, batch_size=64) for name, recipe in REGIMES.items()}
@@ -15,13 +15,13 @@ SHORT = {name: recipe.but(steps=EARLY, samples=512, batch_size=64) for name, rec
 
 @pytest.fixture(scope="module")
 def panel():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     made = GradientPanel(SHORT)
     assert made.view.worker.wait(120)
     assert "Diagnosis: no failure shows." in made.view.picture.status.value  # opened, it trains the four
     yield made
     made.close()
-    run_store.memory.forget()
+    run_store.in_memory.forget()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_the_losses_of_the_first_steps_look_alike(panel, readings):
 
 
 def test_the_gradients_of_the_same_steps_do_not(readings):
-    low, high = BANDS["grad_ratio"]
+    low, high = TRACES["grad_ratio"].low, TRACES["grad_ratio"].high
     assert low < readings["healthy"].ratio < high
     assert readings["vanishing"].ratio < low / 100
     assert readings["exploding"].ratio > high

@@ -23,9 +23,9 @@ TINY = "learning_rate_too_high/sick: samples=256, steps=30, width=16, evaluate_e
 
 @pytest.fixture(autouse=True)
 def empty_memory():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     yield
-    run_store.memory.forget()
+    run_store.in_memory.forget()
 
 
 @pytest.fixture(params=["interactive", "picture"])
@@ -124,7 +124,7 @@ def test_stop_ends_the_run_and_says_so_and_it_is_not_remembered(panel, monkeypat
     panel.stop_button.click()
     assert panel.view.worker.wait(60)
     assert "Stopped" in status(panel)
-    assert run_store.memory.get(panel.setting.recipe) is None
+    assert run_store.in_memory.get(panel.setting.recipe) is None
 
 
 def test_a_frame_that_is_being_drawn_when_stop_is_pressed_does_not_have_the_last_word(panel, monkeypatch):
@@ -244,11 +244,11 @@ def test_ten_panels_leave_no_threads_and_no_widgets(monkeypatch):
 def test_memory_keeps_the_runs_used_last(monkeypatch):
     monkeypatch.setattr(run_store.SHARED, "most", 2)
     recipes = [tiny(seed=seed) for seed in range(3)]
-    runs = [run_store.memory.run_of(recipe) for recipe in recipes[:2]]
-    assert run_store.memory.get(recipes[0]) is runs[0]
-    run_store.memory.run_of(recipes[2])
-    assert run_store.memory.get(recipes[1]) is None
-    assert run_store.memory.get(recipes[0]) is runs[0]
+    runs = [run_store.in_memory.run_of(recipe) for recipe in recipes[:2]]
+    assert run_store.in_memory.get(recipes[0]) is runs[0]
+    run_store.in_memory.run_of(recipes[2])
+    assert run_store.in_memory.get(recipes[1]) is None
+    assert run_store.in_memory.get(recipes[0]) is runs[0]
 
 
 def test_a_live_line_that_leaves_its_axis_makes_room(short_run):

@@ -16,7 +16,7 @@ RECIPE = tiny(steps=12, samples=500)
 
 @pytest.fixture(scope="module")
 def panel():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     made = lr_panel(RECIPE)
     made.view.worker.wait(60)
     yield made
@@ -71,7 +71,7 @@ def test_the_run_of_the_suggested_rate_is_shown_beside_it(panel):
     lr = panel.on_slider(panel.found.suggestion)
     legend = panel.view.picture.finished.axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == [f"suggested: {lr:g}", "your run"]
-    assert run_store.memory.get(RECIPE.but(lr=lr)) is not None
+    assert run_store.in_memory.get(RECIPE.but(lr=lr)) is not None
     assert f"suggests {panel.found.suggestion:.2g}" in panel.curve.status.value
 
 

@@ -17,13 +17,13 @@ SHORT = {"plenty": PLENTY, "few": PLENTY.but(samples=20), "few, small": PLENTY.b
 
 @pytest.fixture(scope="module")
 def panel():
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     made = OverfittingPanel(SHORT)
     assert made.view.worker.wait(120)
     assert "The gap is" in made.view.picture.status.value  # opened, it trains where nothing was seen before
     yield made
     made.close()
-    run_store.memory.forget()
+    run_store.in_memory.forget()
 
 
 def test_fewer_images_open_the_gap(panel):
@@ -58,7 +58,7 @@ def test_early_stopping_reads_the_run_where_the_validation_loss_was_lowest(panel
 
 def test_stopping_early_is_what_training_so_long_would_have_given(panel):
     early = panel.respond("few", early=True)
-    short = run_store.memory.run_of(panel.recipe.but(steps=early.now.step))
+    short = run_store.in_memory.run_of(panel.recipe.but(steps=early.now.step))
     assert short["val_loss"][-1] == pytest.approx(early.now.val_loss, rel=1e-5)
 
 

@@ -20,7 +20,7 @@ AXES = {"lr": (0.1, 1e4), "depth": (2, 3)}
 
 @pytest.fixture
 def panel(tmp_path):
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     made = phase_panel(BASE, folder=tmp_path, **AXES)
     yield made
     made.close()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.recording.meters import (
     BINS,
@@ -247,6 +248,91 @@ def test_a_frozen_parameter_has_no_gradient_and_is_named():
     assert found["grad_norm"][0, 0] == pytest.approx(model[0].bias.grad.norm().item(), rel=1e-5)
     assert found["grad_near_zero"][0, 0] == 1
     assert [found[name][0, 0] for name in ("grad_mean", "grad_std", "grad_min", "grad_max")] == [0, 0, 0, 0]
+
+
+def large_and_small() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 600), nn.Linear(600, 40), nn.Linear(40, 5))
+
+
+def test_layers_may_be_frozen_and_unfrozen_on_the_way():
+    model = large_and_small()
+    meter, rows, truth = WeightMeter(model), [], []
+    for look in range(2 * BLOCK + 3):
+        with_gradients(model, 1.0 + look)
+        frozen = [[], [0, 1], [2, 3], [0, 1, 2, 3]][look // 3 % 4]
+        for layer in frozen:
+            model[layer].weight.grad = model[layer].bias.grad = None
+        with torch.no_grad():
+            rows.append(meter.measure(torch.tensor(0.0)))
+            for weight in model.parameters():
+                weight.mul_(1.0 if weight.grad is None else 1.01)
+        assert rows[-1][1] == pytest.approx(norm_of_all(model), rel=1e-5)
+        found = {name: torch.zeros_like(weight) if weight.grad is None else weight.grad
+                 for name, weight in model.named_parameters()}  # fmt: skip
+        truth.append([per_layer(found), [each.std(correction=0).item() for each in found.values()], frozen])
+    found = meter.traces(rows)
+    assert found["grad_norm"] == pytest.approx(np.array([each for each, _, _ in truth]), rel=1e-5)
+    assert found["grad_std"] == pytest.approx(np.array([each for _, each, _ in truth]), rel=1e-4)
+    for look, (_, _, frozen) in enumerate(truth):
+        moved = [0.0 if layer in frozen else 0.01 * found["weight_norm"][look, layer] for layer in range(4)]
+        assert found["update_norm"][look] == pytest.approx(moved, rel=1e-3)
+        assert [found[name][look, ::2].tolist() == [0.0] * 4 for name in ("grad_min", "grad_max")] == [
+            len(frozen) == 4
+        ] * 2
+    assert meter.without_gradient == set(meter.names)
+
+
+def norm_of_all(model: nn.Module) -> float:
+    return math.sqrt(
+        sum(weight.grad.double().square().sum().item() for weight in model.parameters() if weight.grad is not None)
+    )
+
+
+class Widened(TorchDispatchMode):
+    """Counts the entries that are converted to float64 and the zeros that are allocated."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if name == "zeros_like" or (name == "_to_copy" and found.dtype == torch.float64):
+            self.entries += found.numel()
+        return found
+
+
+@pytest.mark.parametrize("without", ["no gradient", "a gradient of zeros"])
+def test_a_layer_that_does_not_move_is_not_measured_in_float64(without):
+    """It took as long as the step itself: a norm of 0 was taken for one that underflows."""
+    model = with_gradients(large_and_small())
+    for layer in model[1:3]:
+        for weight in layer.parameters():
+            weight.grad = None if without == "no gradient" else torch.zeros_like(weight)
+    meter = WeightMeter(model)
+    with torch.no_grad(), Widened() as widened:
+        for _ in range(BLOCK + 1):
+            meter.hold(full=False)
+            for layer in (model[0], model[3]):
+                layer.weight.mul_(1.01)
+                layer.bias.mul_(1.01)
+    assert widened.entries < 100 * (BLOCK + 1)  # the norms themselves; the layers have 42,000 entries
+
+
+@pytest.mark.parametrize("at", [0, 1])  # a small matrix, and a large one
+def test_gradients_and_updates_whose_squares_underflow_are_not_taken_for_zero(at):
+    model = with_gradients(large_and_small(), 1e-25)
+    nn.init.zeros_(model[at].weight)
+    meter = WeightMeter(model)
+    with torch.no_grad():
+        row = [meter.measure(torch.tensor(0.0))]
+        model[at].weight.fill_(1e-24)
+        row.append(meter.measure(torch.tensor(0.0)))
+    found = meter.traces(row)
+    assert found["update_norm"][0, at] == pytest.approx(1e-24 * math.sqrt(model[at].weight.numel()), rel=1e-5, abs=0)
+    assert found["grad_norm"][0] == pytest.approx(per_layer(gradients(model)), rel=1e-5, abs=0)
 
 
 def test_a_scalar_parameter_is_measured_too():

@@ -1,6 +1,10 @@
 """The Recorder around anybody's loop: what it notes, and where it says that the first NaN came from."""
 
+import contextlib
+import itertools
 import math
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +12,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from labkit.recording import sample_log
+from labkit.recording.meters import BLOCK, LargeTensors, SmallTensors
 from labkit.recording.recorder import PATIENCE, LossRecorder, Recorder, origin_from_traces, stacked
+from labkit.recording.run import Run
 
 STEPS = 20
 CPU = torch.device("cpu")
@@ -320,6 +327,100 @@ def test_an_interrupted_look_leaves_traces_of_one_length(monkeypatch):
         bench.run(before=before)
     run = bench.recorder.as_run()
     assert {len(values) for values in run.traces.values()} == {3}
+
+
+def large_and_small(steps: int, at: int | None = None, during=contextlib.nullcontext) -> Recorder:
+    """The recorder of a loop whose net has parameters of both groups; look number `at` is made within `during`."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 150), nn.ReLU(), nn.Linear(150, 150), nn.Linear(150, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(10, 6), torch.randint(3, (10,))
+    with Recorder(model, optimizer) as recorder:
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            with during() if step == at else contextlib.nullcontext():
+                recorder.look(loss, x, y)
+                optimizer.step()
+    assert [type(group) for group in recorder.weights.groups] == [LargeTensors, SmallTensors]
+    return recorder
+
+
+def assert_begins_alike(run: Run, whole: Run, updates: int) -> None:
+    """All traces of the steps that `run` has, but no more updates than were made."""
+    for name, values in run.traces.items():
+        rows = updates if name in ("update_norm", "update_ratio") else len(run)
+        np.testing.assert_allclose(values[:rows], whole[name][:rows], rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("group", [LargeTensors, SmallTensors])
+def test_ctrl_c_between_the_groups_of_weights_keeps_the_looks_before_it(monkeypatch, group):
+    @contextlib.contextmanager
+    def interrupted():
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(group, "look", interrupt)
+            yield
+
+    run = large_and_small(5, at=4, during=interrupted).as_run()
+    assert len(run) == 4
+    assert_begins_alike(run, large_and_small(5).as_run(), updates=4)
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt before the n-th of the lines of `labkit/recording` that are executed within it."""
+
+    def __init__(self, n: int):
+        self.n, self.happened = n, False
+        self.lines: set[tuple[str, int]] = set()
+
+    def __call__(self, frame, event, _):
+        if f"labkit{os.sep}recording" not in frame.f_code.co_filename:
+            return None
+        line = (frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and line not in self.lines:
+            self.lines.add(line)
+            if len(self.lines) == self.n:
+                raise KeyboardInterrupt
+        return self
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self)
+
+    def __exit__(self, kind, *_):
+        sys.settrace(self.before)
+        self.happened = kind is KeyboardInterrupt
+        return self.happened
+
+
+@pytest.mark.parametrize("at", [2, BLOCK - 1, BLOCK])  # in a block of looks, and where blocks are measured
+def test_ctrl_c_before_any_line_of_a_look_keeps_the_looks_before_it(at, monkeypatch):
+    monkeypatch.setattr(sample_log, "TOGETHER", 10)  # every batch is fingerprinted at once
+    whole = large_and_small(at + 1).as_run()
+    for n in itertools.count(1):
+        interruption = CtrlC(n)
+        run = large_and_small(at + 1, at, lambda interruption=interruption: interruption).as_run()
+        if not interruption.happened:
+            break
+        assert at <= len(run) <= at + 1
+        assert_begins_alike(run, whole, updates=at)
+    assert n > 50
+
+
+@pytest.mark.parametrize("group", [LargeTensors, SmallTensors])
+def test_a_loop_may_go_on_after_an_interrupted_look(monkeypatch, group):
+    @contextlib.contextmanager
+    def interrupted_once():
+        with monkeypatch.context() as patch:
+            patch.setattr(group, "look", interrupt)
+            with contextlib.suppress(KeyboardInterrupt):
+                yield
+
+    steps = BLOCK + 4
+    run, whole = large_and_small(steps, 3, interrupted_once).as_run(), large_and_small(steps - 1).as_run()
+    for name in ("loss", "grad_norm", "weight_norm", "update_norm", "grad_mean", "grad_std", "grad_max"):
+        np.testing.assert_array_equal(run[name], whole[name], err_msg=name)  # that step made no update either
 
 
 def test_an_interrupted_validation_leaves_no_half_note(monkeypatch):

@@ -1,5 +1,6 @@
 """What was recorded: kept whole, read back equal, and refused clearly when it is damaged."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from helpers import ROOT, hand_made
 
 from labkit.recording.files import written_whole
-from labkit.recording.run import FORMAT, Run, RunError
+from labkit.recording.run import FORMAT, LARGEST_HEAD, Run, RunError
 
 
 def assert_equal(one: Run, other: Run) -> None:
@@ -209,6 +210,24 @@ def test_what_is_no_run_is_refused(tmp_path, write):
     path = tmp_path / "other.npz"
     write(path)
     assert_damaged(path)
+
+
+def test_a_head_that_would_fill_the_memory_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, head=text("[" + "[]," * (LARGEST_HEAD // 3) + "[]]"))
+    assert path.stat().st_size < 30_000
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was parsed"))
+    with pytest.raises(RunError, match=r"head: expected at most 16,777,216 bytes of recipe, facts and events, got 16,"):
+        Run.load(path)
+
+
+def test_a_run_with_a_head_that_load_would_refuse_is_not_saved(tmp_path, eventful):
+    large = dataclasses.replace(eventful, facts={"own": "x" * LARGEST_HEAD})
+    with pytest.raises(RunError, match=r"cannot be saved \(head: expected at most 16,777,216 bytes.*Remove facts"):
+        large.save(tmp_path / "large.npz")
+    assert not any(tmp_path.iterdir())
+    dataclasses.replace(eventful, facts={"own": "x" * (LARGEST_HEAD - 20_000)}).save(tmp_path / "fits.npz")
+    assert len(Run.load(tmp_path / "fits.npz")) == len(eventful)
 
 
 def test_another_format_is_named(tmp_path):

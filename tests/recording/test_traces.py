@@ -11,7 +11,7 @@ from labkit.diagnosis import look_alikes
 from labkit.drawing import plots
 from labkit.recording import logs
 from labkit.recording.run import Run, RunError
-from labkit.recording.traces import AXES, BANDS, EVALUATION, RANGES, STEP, TRACES, USUAL
+from labkit.recording.traces import AXES, EVALUATION, RANGES, STEP, TRACES
 
 NETS = {
     "mlp": {"depth": 3},
@@ -94,23 +94,21 @@ def test_a_trace_with_rows_for_neither_says_how_many_were_expected():
     ("grad_norm_total", "0.05 to 30"), ("update_ratio", "0.001 to 0.2"), ("dead", "up to 40 %"), ("gap", "-0.1 to 0.5"),
 ])  # fmt: skip
 def test_a_range_in_words_is_that_of_the_table(trace, words):
-    assert USUAL[trace] == words
+    assert TRACES[trace].usual == words
 
 
 @pytest.mark.parametrize("each", RANGES, ids=lambda each: each.name)
 def test_a_range_has_two_ends_and_words(each):
     assert each.low < each.high
     assert each.healthy and each.warning
-    assert BANDS[each.trace] == (each.low, each.high) == TRACES[each.trace].range
-    assert each.name == TRACES[each.trace].words
 
 
-def test_ranges_are_told_apart_by_name_and_trace():
-    assert len({each.name for each in RANGES}) == len({each.trace for each in RANGES}) == len(RANGES) == len(BANDS)
+def test_ranges_are_told_apart_by_words_and_name():
+    assert len({each.words for each in RANGES}) == len({each.name for each in RANGES}) == len(RANGES) == 9
 
 
 @pytest.mark.parametrize(
-    "each", [each for each in RANGES if each.trace in look_alikes.SERIES], ids=lambda each: each.name
+    "each", [each for each in RANGES if each.name in look_alikes.SERIES], ids=lambda each: each.name
 )
 @pytest.mark.parametrize("name", MODES)
 def test_healthy_runs_keep_their_ranges(name, each):
@@ -119,4 +117,4 @@ def test_healthy_runs_keep_their_ranges(name, each):
 
 def test_some_sick_run_leaves_each_range():
     left = {each for row in look_alikes.lead_times([played(name) for name in MODES]) for each in row.instruments}
-    assert left == {each.name for each in RANGES if each.trace in look_alikes.SERIES}
+    assert left == {each.words for each in RANGES if each.name in look_alikes.SERIES}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.tools.lr_finder import MARGIN, STOP, find_lr, judged
+from labkit.tools.lr_finder import MARGIN, STOP, find_lr, with_suggestion
 from labkit.training.data import load
 from labkit.training.loop import Training
 from labkit.training.recipe import Recipe
@@ -24,7 +24,7 @@ def valley(lowest: int, floor: float = 0.5) -> np.ndarray:
 
 
 def test_the_suggestion_lies_on_the_slope_before_the_lowest_point():
-    found = judged(LRS, valley(60))
+    found = with_suggestion(LRS, valley(60))
     assert LRS[40] < found.suggestion < LRS[60] < found.diverged_at
     assert found.suggestion <= found.diverged_at / MARGIN
 
@@ -33,17 +33,17 @@ def test_a_steep_descent_after_a_spike_is_not_taken():
     """The textbook rule, the steepest slope anywhere, would take the fall back from the spike."""
     losses = valley(50)
     losses[75:] = np.linspace(400, 3, 25)
-    found = judged(LRS, losses)
+    found = with_suggestion(LRS, losses)
     assert found.suggestion < LRS[50]
 
 
 def test_no_descent_gives_no_suggestion():
-    assert judged(LRS, np.full(100, 2.3)).suggestion is None
-    assert judged(LRS, np.full(100, np.nan)).suggestion is None
+    assert with_suggestion(LRS, np.full(100, 2.3)).suggestion is None
+    assert with_suggestion(LRS, np.full(100, np.nan)).suggestion is None
 
 
 def test_a_curve_that_never_diverges_says_so():
-    assert judged(LRS, np.linspace(2.3, 0.5, 100)).diverged_at is None
+    assert with_suggestion(LRS, np.linspace(2.3, 0.5, 100)).diverged_at is None
 
 
 def setting(optimizer: str, seed: int = 0):
@@ -87,7 +87,7 @@ def test_bad_wishes_are_refused(wrong):
 
 
 def test_it_can_be_drawn():
-    found = judged(LRS, valley(60))
+    found = with_suggestion(LRS, valley(60))
     ax = found.plot()
     assert ax.get_xscale() == "log" and any("suggestion" in text.get_text() for text in ax.get_legend().get_texts())
     assert "<img" in found._repr_html_() and "suggestion" in repr(found)

@@ -112,6 +112,19 @@ def test_steps_are_clipped_by_the_threshold_of_their_time():
     assert not other.clipped[:AT].any() and other.clipped[AT:].all()
 
 
+def test_a_fork_that_clips_values_knows_every_step_that_was_clipped():
+    clipped = []
+
+    def noting_step(training, x, y):
+        plain_step(training, x, y)
+        clipped.append(any(bool((weight.grad.abs() == 0.1).any()) for weight in training.weights()))
+
+    recipe = tiny(steps=150, samples=500, width=16, batch_size=32, evaluate_every=0, step=noting_step)
+    run = fork(recipe, at=60, clip=0.1, clip_by="value", progress=False)
+    assert run.clipped.tolist() == clipped
+    assert {*clipped[:60]} == {False} and {*clipped[60:]} == {False, True}
+
+
 def test_a_broken_loop_is_mended_on_the_way():
     sick = FAILURES["step_missing"].sick.but(steps=40, samples=500, device="cpu")
     mended = fork(sick, at=20, step=plain_step, progress=False)

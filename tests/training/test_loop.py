@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.diagnosis.diagnose import diagnose
-from labkit.recording.recorder import PATIENCE
+from labkit.recording.recorder import FIRST_FULL, FULL_EVERY, PATIENCE
 from labkit.recording.run import Run
 from labkit.training import models, parts
 from labkit.training.loop import Training, evaluation_steps, train, weights_checksum
@@ -105,6 +105,20 @@ def test_clipping_by_value_bounds_every_entry():
     moved = torch.cat([(states[1][name] - states[0][name]).flatten() for name in states[0]]).abs()
     assert moved.max().item() == pytest.approx(0.1 * 1e-3, rel=1e-2)
     assert run["grad_max"].max() > 1e-3 and run.clipped.all()
+
+
+def test_every_step_that_is_clipped_by_value_is_known():
+    """Extremes of every eighth step would not tell: neighbours of a step that is clipped may not be."""
+    clipped = []
+
+    def noting_step(training, x, y):
+        parts.plain_step(training, x, y)
+        clipped.append(any(bool((weight.grad.abs() == 0.02).any()) for weight in training.weights()))
+
+    recipe = tiny(steps=150, samples=500, width=16, batch_size=32, evaluate_every=0, clip=0.02, clip_by="value")
+    run = trained(recipe.but(step=noting_step))
+    assert run.clipped.tolist() == clipped
+    assert any(clipped[step] != clipped[step - step % FULL_EVERY] for step in range(FIRST_FULL + FULL_EVERY, len(run)))
 
 
 def times_ten_thousand(outputs, targets):

@@ -1,10 +1,15 @@
 """Kept runs: found again by their recipe and the code of its parts, never by accident, and never trusted if damaged."""
 
+import abc
+import collections
 import dataclasses
+import enum
 import functools
 import importlib
 import io
+import logging
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -15,12 +20,13 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+import torch
 from helpers import hand_made, tiny, trained, write_unchecked
 
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
-from labkit.training import models, parts, run_store
+from labkit.training import data, models, parts, run_store
 from labkit.training.recipe import Recipe
 from labkit.training.run_store import Memory, RunStore, as_record, emptied, key_of, on_disk, store_folder, store_limit
 
@@ -65,7 +71,7 @@ def test_the_same_recipe_is_trained_once_in_memory_and_once_for_the_folder(tmp_p
 
 
 def test_all_stores_of_a_process_share_one_memory_and_a_folder_gets_what_it_lacks(tmp_path, trainings):
-    run = run_store.memory.run_of(RECIPE, progress=False)
+    run = run_store.in_memory.run_of(RECIPE, progress=False)
     assert RunStore().get(RECIPE) is RunStore(tmp_path).run_of(RECIPE) is run and trainings == [RECIPE]
     assert fresh(tmp_path).get(RECIPE) is not None
 
@@ -128,25 +134,66 @@ def test_many_threads_may_use_one_memory():
 # --- what a run is found by -----------------------------------------------------------------------
 
 SOURCE = """
+import functools
+import torch
 from labkit.training import parts
 
 SCALE = 1.0
 TABLE = {"scale": 1.0}
+OF_ONE = 1.0
+A = [1.0]
+TENSOR = torch.tensor(A)
+
+def in_a_table(loss):
+    return 1.0 * loss
+
+FUNCTIONS = {"a": in_a_table}
+
+def made():
+    return [float("1")]
+
+MADE = made()
+
+class Scaled:
+    weights = torch.tensor([1.0])
+
+    def __call__(self, loss):
+        return self.cached * self.weights[0] * loss
+
+    @functools.cached_property
+    def cached(self):
+        return 1.0
+
+class Other:
+    def __call__(self, loss):
+        return OF_ONE * loss
+
+INSTANCE = Other()
 
 def helper(loss):
-    return loss * SCALE * TABLE["scale"]
+    return loss * SCALE * TABLE["scale"] * TENSOR[0] * MADE[0] * helper.factor
+
+helper.factor = 1.0
 
 def my_loss(outputs, targets):
-    return helper(parts.cross_entropy(outputs, targets))
+    loss = helper(parts.cross_entropy(outputs, targets))
+    return FUNCTIONS["a"](INSTANCE(Scaled()(loss)))
 
 def unrelated():
     return 1
 """
 EDITS = {
-    "the part itself": ("return helper(parts", "return 0.5 * helper(parts"),
+    "the part itself": ("loss = helper(parts", "loss = 0.5 * helper(parts"),
     "a helper": ("return loss * SCALE", "return 0.5 * loss * SCALE"),
     "a constant": ("SCALE = 1.0", "SCALE = 0.5"),
     "a table": ('"scale": 1.0', '"scale": 0.5'),
+    "a function in a table": ("return 1.0 * loss", "return 0.5 * loss"),
+    "the class of a global object": ("return OF_ONE * loss", "return OF_ONE * 0.5 * loss"),
+    "what a global tensor is made of": ("A = [1.0]", "A = [0.5]"),
+    "the function that makes a global": ('float("1")', 'float("0.5")'),
+    "a tensor of a class": ("weights = torch.tensor([1.0])", "weights = torch.tensor([0.5])"),
+    "a cached property": ("        return 1.0\n", "        return 0.5\n"),
+    "an attribute of a function": ("helper.factor = 1.0", "helper.factor = 0.5"),
 }
 
 
@@ -231,12 +278,69 @@ def test_an_edit_elsewhere_in_the_file_keeps_the_run(my_parts):
     assert key_of(tiny(loss=my_parts(moved).my_loss)) == before
 
 
-def test_a_file_that_was_edited_and_not_imported_again_is_not_what_ran(my_parts, tmp_path):
+@pytest.mark.parametrize("what", EDITS)
+def test_a_file_that_was_edited_and_not_imported_again_is_not_what_ran(my_parts, tmp_path, what):
     recipe = tiny(loss=my_parts(SOURCE).my_loss)
     before = key_of(recipe)
-    edited = SOURCE.replace(*EDITS["a helper"])
+    edited = SOURCE.replace(*EDITS[what])
     (tmp_path / "modules" / "my_parts.py").write_text(edited)
     assert key_of(recipe) == before != key_of(tiny(loss=my_parts(edited).my_loss))
+
+
+def test_an_edited_function_in_a_table_of_labkit_counts(monkeypatch):
+    before = key_of(RECIPE)
+    monkeypatch.setattr(data._read_mnist, "__code__", data._read_cifar10.__code__)
+    assert key_of(RECIPE) != before
+
+
+def test_what_labkit_loads_and_caches_does_not_count():
+    code = """
+from helpers import tiny
+from labkit.training.run_store import key_of
+from labkit.training.torchvision_shim import torchvision
+
+before = key_of(tiny())
+torchvision()
+tiny().data(tiny())
+assert key_of(tiny()) == before
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def method(self): ...
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        types.MappingProxyType({"scale": 1.0}),
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+        enum.Enum("Colour", "RED GREEN"),
+        Abstract,
+        collections.namedtuple("Point", "x y")(1, 2),
+        logging.getLogger("mine"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_global_of_any_kind_has_a_key(my_parts, value):
+    module = my_parts("from labkit.training import parts\n\n\ndef my_loss(*both):\n    return USED and 0\n")
+    module.USED = value
+    key = key_of(tiny(loss=module.my_loss))
+    assert key is not None and key == key_of(tiny(loss=module.my_loss))
+
+
+WITHOUT_CONTENT = {"lock": threading.Lock(), "meta": torch.empty(2, device="meta"), "sparse": torch.eye(2).to_sparse()}
+
+
+@pytest.mark.parametrize("value", WITHOUT_CONTENT.values(), ids=WITHOUT_CONTENT)
+def test_a_global_without_content_has_no_key(my_parts, value):
+    module = my_parts("def my_loss(*both):\n    return USED\n")
+    module.USED = value
+    assert key_of(tiny(loss=module.my_loss)) is None
 
 
 def halved(outputs, targets, factor=0.5):
@@ -475,6 +579,14 @@ def test_above_the_limit_the_files_used_longest_ago_go_and_others_never(tmp_path
     store.put(RECIPE.but(lr=0.3), trained(RECIPE))
     assert there(store, recipes) == [True, False, True] and store.bytes <= store.limit
     assert all(path.exists() for path in foreign)
+
+
+def test_in_the_users_cache_folder_the_files_of_older_labkits_are_counted_and_deleted(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+    (tmp_path / f"{'0a' * 16}.npz").write_bytes(bytes(100))
+    (tmp_path / "mine.npz").write_bytes(b"mine")
+    assert on_disk().bytes == 100 and on_disk(tmp_path).files() == {}
+    assert on_disk().empty() == (1, 100) and [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
 def test_without_a_limit_nothing_is_deleted(tmp_path):

@@ -68,7 +68,7 @@ def hold_clinic(options) -> int:
             )
         from labkit.diagnosis.evaluation import blind
 
-        found = blind.hold(
+        found = blind.evaluate(
             names,
             split=options.split,
             seeds=1 if options.seeds is None else options.seeds,
@@ -134,8 +134,8 @@ def add_atlas(commands) -> None:
 def show_atlas(options) -> None:
     import dataclasses
 
-    from labkit.course.poster.poster import run_studies
     from labkit.diagnosis import look_alikes
+    from labkit.diagnosis.study import run_studies
     from labkit.failures.catalogue import FAILURES
 
     names = [name for name, mode in FAILURES.items() if mode.on(options.dataset)]

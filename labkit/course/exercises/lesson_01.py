@@ -53,8 +53,7 @@ def judge_chance_loss(mine: Student) -> str:
 
 
 def net_with_gradients() -> nn.Module:
-    """Gradients set by hand: norms 3 and 4 in one layer, 12 in the next, whose bias is frozen; the stem is all "
-    "frozen."""
+    """Gradients set by hand: norms 3 and 4 in one layer, 12 in the next, whose bias is frozen, as is the whole stem."""
     net = nn.Sequential()
     net.add_module("stem", nn.Linear(3, 3).requires_grad_(False))
     net.add_module("body", nn.Sequential(nn.Linear(3, 2), nn.ReLU()))

@@ -1,6 +1,7 @@
 """The texts of the poster: the checklist before every run, and the symptom tree."""
 
 from labkit.failures.catalogue import FAILURES
+from labkit.failures.mode import Symptom
 
 PREFLIGHT = (
     "The first loss is near ln(classes).",
@@ -15,7 +16,7 @@ PREFLIGHT = (
     "Checkpoints include optimizer and schedule; LR is logged.",
 )
 # The symptoms in the words of the poster, in its order.
-SYMPTOMS = {
+SYMPTOMS: dict[Symptom, str] = {
     "not finite": "The loss is NaN or infinite",
     "jumps": "The loss jumps, ends at chance",
     "never moves": "The loss never moves",

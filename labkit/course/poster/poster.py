@@ -12,15 +12,13 @@ from matplotlib.backends.backend_pdf import PdfPages
 from labkit import __version__
 from labkit.course.poster.content import PREFLIGHT, TREE
 from labkit.diagnosis import look_alikes
-from labkit.diagnosis.study import Study, study
+from labkit.diagnosis.study import Study, run_studies
 from labkit.drawing import plots
 from labkit.drawing.page import PAPERS, Box, Sheet
 from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES, HEADLINES
 from labkit.recording.files import written_whole
 from labkit.recording.traces import RANGES
-from labkit.training import run_store
-from labkit.training.parallel import check_jobs, spread
 from labkit.training.recipe import COUNT, changes_in_words
 
 DEFAULT = ("failure-modes.pdf", "failure-modes.png")
@@ -61,21 +59,6 @@ def make(
     studies = run_studies(names, seed=seed, dataset=dataset, jobs=jobs)
     pages = draw(studies, paper=paper, remake=remake, tables=everything)
     return [written for path in paths for written in write(pages, path, width)]
-
-
-def run_studies(names: Sequence[str], *, seed: int, dataset: str, jobs: int = 1) -> list[Study]:
-    """One study per name, in order, in `jobs` processes.
-
-    A recipe that several studies share, such as the healthy twin of many, is trained once in each process.
-    """
-    check_jobs(jobs)
-    for name in names:
-        FAILURES[name]  # an unknown name is an error before the first is trained
-    return list(spread(_one_study, [(name, seed, dataset) for name in names], jobs, unit="study"))
-
-
-def _one_study(name: str, seed: int, dataset: str) -> Study:
-    return study(name, seed, dataset, store=run_store.memory, progress=False)
 
 
 def write(pages: list[Sheet], path: Path, width: int | None = None) -> list[Path]:
@@ -195,7 +178,7 @@ def look_alike_table(studies: list[Study]) -> Table:
 
 
 def lead_time_table(studies: list[Study]) -> Table:
-    names = [one.name for one in RANGES if one.trace in look_alikes.SERIES]
+    names = [one.words for one in RANGES if one.name in look_alikes.SERIES]
     rows = [
         (FAILURES[row.name].title, "never" if row.loss is None else f"step {row.loss}",
          *("" if row.lead(name) is None else f"{row.lead(name):+d}" for name in names))
@@ -316,7 +299,7 @@ def healthy_card(sheet: Sheet, box: Box, each: Study) -> None:
 def _ranges(sheet: Sheet, box: Box) -> None:
     """The table of healthy ranges, in the largest type in which every cell fits on one line."""
     columns, ends = (0, 33, 80), (33, 80, box.width)
-    rows = [("instrument", "healthy", "warning sign"), *((one.name, one.healthy, one.warning) for one in RANGES)]
+    rows = [("instrument", "healthy", "warning sign"), *((one.words, one.healthy, one.warning) for one in RANGES)]
     step = box.height / len(rows)
     cells = [(row[column], ends[column] - columns[column] - 1.5, column) for row in rows for column in range(3)]
     size = min(

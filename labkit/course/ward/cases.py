@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.diagnosis.evaluation import blind
+from labkit.diagnosis.evaluation import nets
 from labkit.diagnosis.study import Study, play
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES, HEADLINES
@@ -17,7 +17,7 @@ from labkit.training.parallel import spread
 from labkit.training.recipe import Recipe
 
 LIST = Path(__file__).with_name("cases.json")
-NETS = {name: blind.NETS[name].changes for name in ("own", "wider", "narrower")}  # that work for every failure
+NETS = {name: nets.NETS[name].changes for name in ("own", "wider", "narrower")}  # that work for every failure
 SEEDS = (200, 201, 202)  # used neither to set thresholds nor in the blind evaluation
 HEADLINE_EVERY = 3  # one headline failure in each group of three patients
 
@@ -74,8 +74,7 @@ def verified_cases() -> dict[str, list[Case]]:
 
 
 def draw(seed: int, patients: int) -> list[Case]:
-    """`patients` cases, no failure twice. The same seed draws the same cases; a smaller draw is a prefix of a "
-    "larger."""
+    """`patients` cases, no failure twice: the same for the same seed, and a smaller draw is a prefix of a larger."""
     cases = verified_cases()
     if patients > len(cases):
         raise RecipeError(f"patients: expected at most {len(cases)}, one per failure, got {patients}")

@@ -11,14 +11,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.diagnosis.checkup import checkup
+from labkit.diagnosis.checkup import MARKS, checkup
 from labkit.drawing import plots
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, gradient_ratio, input_deviation, label_shares, typical, worst_dead
-from labkit.recording.traces import USUAL
-from labkit.training.recipe import Recipe
+from labkit.recording.traces import TRACES
+from labkit.training.recipe import Recipe, short
 from labkit.training.state import TrainingState, seeded
 
 Rows = list[tuple[str, str]]
@@ -105,8 +105,7 @@ class Instrument:
 
 
 def keep_traces(run: Run, traces: tuple[str, ...], origin: bool = False) -> Run:
-    """These traces of a run without its recipe; of its facts only the first NaN: its step, and with `origin` "
-    "its place."""
+    """These traces of a run, and of its facts only the step of the first NaN; with `origin` also its place."""
     kept = {name: run[name] for name in ("step", "val_step", *traces) if name in run}
     found = first_nonfinite(run)
     if found and not origin:
@@ -137,6 +136,10 @@ def _first_and_last(values: np.ndarray) -> str:
 
 def _per_layer(values) -> str:
     return ", ".join(_number(value) for value in values)
+
+
+def _usual(trace: str) -> str:
+    return f"(usual: {TRACES[trace].usual})"
 
 
 def _percent(value) -> str:
@@ -173,9 +176,9 @@ def read_gradients(chart: Chart) -> Rows:
     norms = run["grad_norm_total"]
     median = _number(typical(norms[:, None])[0])
     return [
-        ("gradient norm, all layers", f"{_first_and_last(norms)}, median {median} (usual: {USUAL['grad_norm_total']})"),
+        ("gradient norm, all layers", f"{_first_and_last(norms)}, median {median} {_usual('grad_norm_total')}"),
         ("per layer, from the input", _per_layer(typical(run["grad_norm"]))),
-        ("first / last layer", f"{_number(typical(gradient_ratio(run)[:, None])[0])} (usual: {USUAL['grad_ratio']})"),
+        ("first / last layer", f"{_number(typical(gradient_ratio(run)[:, None])[0])} {_usual('grad_ratio')}"),
         ("gradient entries near zero", _percent(np.nanmean(run["grad_near_zero"]))),
     ]
 
@@ -183,7 +186,7 @@ def read_gradients(chart: Chart) -> Rows:
 def read_updates(chart: Chart) -> Rows:
     ratios = chart.run["update_ratio"]
     return [
-        ("update / weight, per layer", f"{_per_layer(typical(ratios))} (usual: {USUAL['update_ratio']})"),
+        ("update / weight, per layer", f"{_per_layer(typical(ratios))} {_usual('update_ratio')}"),
         ("at the first step", _per_layer(ratios[0])),
         ("largest update / weight", _number(np.nanmax(ratios, initial=0))),
     ]
@@ -211,7 +214,7 @@ def read_units(chart: Chart) -> Rows:
     rows = [
         (
             "dead units",
-            f"{_percent(dead[0])} at the start, {_percent(dead[-1])} at the end{where} (usual: {USUAL['dead']})",
+            f"{_percent(dead[0])} at the start, {_percent(dead[-1])} at the end{where} {_usual('dead')}",
         )
     ]
     saturated = np.nan_to_num(run["activation_saturated"][-1])
@@ -265,12 +268,10 @@ def read_modes(chart: Chart) -> Rows:
 
 
 def read_settings(chart: Chart) -> Rows:
-    """The settings as the author of the run knows them. A custom part is shown as the part its author believes "
-    "it is."""
+    """The settings as the author of the run knows them; a custom part is shown as what its author believes it is."""
     values = chart.recipe.summary()
     hidden = ("seed", "device", "processes", "evaluate_every", "data")
-    rows = [(name, f"{values[name]:g}" if isinstance(values[name], float) else str(values[name]))
-            for name, about in Recipe.__dataclass_fields__.items()
+    rows = [(name, short(values[name])) for name, about in Recipe.__dataclass_fields__.items()
             if "rule" in about.metadata and name not in hidden]  # fmt: skip
     return [(part, believed_part(part, chart)) for part in ("optimizer", "schedule")] + rows
 
@@ -289,11 +290,10 @@ def read_checkup(chart: Chart) -> Rows:
     state = TrainingState(chart.recipe)
     order = one_epoch(state)
     found = checkup(state.model, chart.recipe.loss, order, tuple(state.data.val), state.optimizer)
-    marks = {"ok": "ok", "warning": "look", "fault": "FAULT"}
     return [
-        (f"{marks[each.state]}: {each.name}", f"{each.found} (expected: {each.expected})")
+        (f"{MARKS[each.state]}: {each.name}", f"{each.found} (expected: {each.expected})")
         for each in found.findings
-        if each.state in marks
+        if each.state != "skipped"
     ]
 
 

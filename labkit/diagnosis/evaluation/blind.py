@@ -9,13 +9,13 @@ import numpy as np
 
 from labkit.diagnosis.diagnose import UNSURE, diagnose
 from labkit.diagnosis.evaluation import healthy_runs
+from labkit.diagnosis.evaluation.nets import NETS
 from labkit.diagnosis.look_alikes import loss_alarm
 from labkit.diagnosis.study import Study, play
 from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import DATASETS, FailureMode
 from labkit.recording.run import Run
-from labkit.training import models
 from labkit.training.parallel import check_jobs, spread
 from labkit.training.recipe import COUNT, Recipe
 from labkit.training.run_store import Memory, RunStore
@@ -57,38 +57,6 @@ SPLITS = {
         True,
         "to be evaluated at the end and published unchanged: no threshold is ever set by what is missed here",
     ),
-}
-
-
-def deeper_by(layers: int) -> Callable[[Recipe], dict | None]:
-    # A recurrent net has one layer here.
-    return lambda recipe: None if recipe.model is models.rnn else {"depth": recipe.depth + layers}
-
-
-def activation_from(others: dict[str, str]) -> Callable[[Recipe], dict | None]:
-    def changes(recipe: Recipe) -> dict | None:
-        other = others.get(recipe.activation)
-        return {"activation": other} if other and recipe.model is not models.rnn else None
-
-    return changes
-
-
-@dataclass(frozen=True)
-class Net:
-    """Another net for a mode: what changes in its recipes, and the recipe entries that the mode must not depend on."""
-
-    changes: Callable[[Recipe], dict | None]  # None where there is no such net
-    touches: tuple[str, ...] = ()
-
-
-NETS = {
-    "own": Net(lambda recipe: {}),
-    "wider": Net(lambda recipe: {"width": 2 * recipe.width}, ("width",)),
-    "narrower": Net(lambda recipe: {"width": max(1, 5 * recipe.width // 8)}, ("width",)),
-    "deeper": Net(deeper_by(1), ("depth",)),
-    "another activation": Net(activation_from({"relu": "gelu", "tanh": "silu", "gelu": "relu"}), ("activation",)),
-    "two layers deeper": Net(deeper_by(2), ("depth",)),
-    "a third activation": Net(activation_from({"relu": "silu", "tanh": "gelu", "gelu": "silu"}), ("activation",)),
 }
 
 
@@ -198,10 +166,11 @@ def examine_patient(name: str, net: str, dataset: str, seed: int, folder: Path |
     """Train a mode's sick and healthy recipe on this net, or take the runs from the folder, and diagnose them."""
     recipes = recipes_on(FAILURES[name], net, dataset, seed)
     study = play(FAILURES[name], recipes | {"cured": recipes["healthy"]}, RunStore(folder), progress=False)
-    return judged(study, net, dataset, seed)
+    return patient_of(study, net, dataset, seed)
 
 
-def judged(study: Study, net: str, dataset: str, seed: int) -> Patient:
+def patient_of(study: Study, net: str, dataset: str, seed: int) -> Patient:
+    """What the evaluation keeps of a study."""
     mode, first = study.mode, study.diagnoses[0] if study.diagnoses else None
     left, alarm = departure(study.sick, study.healthy), loss_alarm(study)
     words = study.recipes["sick"].summary() | {"departure": left}
@@ -308,7 +277,7 @@ def _share(answers: Iterable[bool | None]) -> tuple[int, int]:
     return sum(asked), len(asked)
 
 
-def hold(
+def evaluate(
     names: Sequence[str] | None = None,
     *,
     split: str = "held-out",

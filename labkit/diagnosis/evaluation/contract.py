@@ -48,7 +48,7 @@ def contract(
 def examine(name: str, seed: int, dataset: str) -> Outcome:
     """Train one mode with one seed, and check its contract."""
     mode = FAILURES[name]
-    return judge(play(mode, mode.recipes(dataset=dataset, seed=seed), run_store.memory, progress=False))
+    return judge(play(mode, mode.recipes(dataset=dataset, seed=seed), run_store.in_memory, progress=False))
 
 
 def judge(study: Study) -> Outcome:

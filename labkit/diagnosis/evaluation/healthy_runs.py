@@ -2,7 +2,7 @@
 
 import random
 
-from labkit.training.recipe import Recipe
+from labkit.training.recipe import Recipe, short
 
 # Each kind of net with the settings under which it is known to learn. Hard cases are included on purpose: sparse
 # ReLU nets (Adam 1e-2), converged runs (small sets, many steps), noisy small batches, warm-ups, He-initialised deep
@@ -126,7 +126,4 @@ def recipe(kind: str, chance: random.Random) -> Recipe:
 def choices_as_text(kind: str) -> str:
     """The choices of a kind: 'lr 0.05, 0.1; depth 2, 3'."""
     choices = (COMMON | KINDS[kind]).items()
-    return "; ".join(
-        f"{name} {', '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}"
-        for name, values in choices
-    )
+    return "; ".join(f"{name} {', '.join(map(short, values))}" for name, values in choices)

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from labkit.diagnosis.diagnose import UNSURE
 from labkit.diagnosis.evaluation import healthy_runs
-from labkit.diagnosis.evaluation.blind import NETS, SPLITS, Evaluation, Healthy, Patient, interval
+from labkit.diagnosis.evaluation.blind import SPLITS, Evaluation, Healthy, Patient, interval
 from labkit.diagnosis.evaluation.contract import in_columns, low_to_high
-from labkit.drawing.markdown import table
+from labkit.diagnosis.evaluation.nets import NETS
+from labkit.drawing.markdown import sentence, table
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.machine import cpu_name
 
@@ -184,7 +185,7 @@ def in_markdown(found: Evaluation, command: str, picture: str = "") -> str:
         "# The clinic: how often is the diagnosis correct?\n",
         _conditions(found, command),
         "## Numbers\n\n" + "\n".join(table(HEAD, [row.cells for row in numbers(found)])),
-        "\n".join(_wrapped(_sentence(text)) for text in (lead_in_words(found), left_out(found))),
+        "\n".join(_wrapped(sentence(text)) for text in (lead_in_words(found), left_out(found))),
         _scored(),
         "## What went wrong\n\n" + ("\n".join(f"- {line}" for line in misses(found)) or "Nothing."),
         f"![Confusion matrix]({picture})" if picture else "",
@@ -274,10 +275,6 @@ def _by_kind(runs: list[Healthy]) -> tuple[tuple[str, ...], list[tuple[str, ...]
         reached = low_to_high([each.accuracy for each in learned]) if learned else ""
         rows.append((kind, str(len(own)), str(len(learned)), reached, str(alarms), healthy_runs.choices_as_text(kind)))
     return ("kind", "runs", "learned", "accuracy", "false alarms", "drawn from"), rows
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
 
 
 def _wrapped(text: str, indent: str = "") -> str:

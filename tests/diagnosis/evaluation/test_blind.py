@@ -179,21 +179,21 @@ def test_one_patient_is_examined_and_its_runs_are_kept_and_taken_again(tmp_path,
     found = blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path)
     assert found.counts and found.rank == 1 and found.onset == 0 and found.twin_verdict == ()
     assert len(list(tmp_path.glob("*.npz"))) == 2
-    run_store.memory.forget()
+    run_store.in_memory.forget()
     monkeypatch.setattr(run_store, "train", None)  # whatever trains now fails
     assert blind.examine_patient("learning_rate_too_low", "wider", "mnist", 100, tmp_path) == found
 
 
 def test_what_is_not_kept_can_be_left_out_and_is_counted(tmp_path):
-    found = blind.hold(["detached_loss"], split="development", healthy=2, folder=tmp_path, kept_only=True)
+    found = blind.evaluate(["detached_loss"], split="development", healthy=2, folder=tmp_path, kept_only=True)
     assert (found.patients, found.healthy, found.skipped) == ([], [], 5)
     one = blind.examine_patient("detached_loss", "own", "mnist", 100, tmp_path)  # a run of no step at all is a run
-    found = blind.hold(["detached_loss"], split="development", healthy=2, folder=tmp_path, kept_only=True)
+    found = blind.evaluate(["detached_loss"], split="development", healthy=2, folder=tmp_path, kept_only=True)
     assert (found.patients, found.skipped) == ([one], 4)
 
 
 def test_only_what_is_in_the_folder_counts_as_kept(tmp_path):
-    run_store.memory.put(tiny(), trained(tiny()))
+    run_store.in_memory.put(tiny(), trained(tiny()))
     assert not blind.kept(tmp_path, tiny())
     run_store.RunStore(tmp_path).put(tiny(), trained(tiny()))
     assert blind.kept(tmp_path, tiny()) and not blind.kept(tmp_path, tiny(lr=0.2))
@@ -215,7 +215,7 @@ def test_a_healthy_run_is_examined_and_one_that_did_not_learn_is_not_counted():
 
 
 def test_the_whole_clinic_is_held_on_the_split_that_was_asked_for():
-    found = blind.hold(["learning_rate_too_low"], split="development", healthy=0)
+    found = blind.evaluate(["learning_rate_too_low"], split="development", healthy=0)
     assert [each.net for each in found.patients] == ["own", "wider", "narrower"] and found.split == "development"
     assert {each.seed for each in found.patients} == {100} and found.named() == (3, 3) and found.healthy == []
 
@@ -233,7 +233,7 @@ def test_the_whole_clinic_is_held_on_the_split_that_was_asked_for():
 )
 def test_bad_wishes_are_refused_before_anything_is_trained(wish, words):
     with pytest.raises(RecipeError, match=words):
-        blind.hold(**wish)
+        blind.evaluate(**wish)
 
 
 def test_the_healthy_runs_are_the_same_for_the_same_seed_and_of_every_kind():

@@ -97,7 +97,7 @@ def test_the_confusion_matrix_has_a_row_for_each_that_was_confused_and_one_for_t
 
 def test_the_command_shows_draws_and_writes(monkeypatch, capsys, tmp_path):
     asked = {}
-    monkeypatch.setattr(blind, "hold", lambda names, **wishes: asked.update(wishes, names=names) or FOUND)
+    monkeypatch.setattr(blind, "evaluate", lambda names, **wishes: asked.update(wishes, names=names) or FOUND)
     page = tmp_path / "page.md"
     wishes = ["--modes", "dead_relu", "--dataset", "mnist,cifar10", "--split", "development", "--runs", str(tmp_path)]
     assert main(["clinic", *wishes, "--out", str(page)]) == 0
@@ -110,6 +110,6 @@ def test_the_command_shows_draws_and_writes(monkeypatch, capsys, tmp_path):
 
 
 def test_a_file_that_is_neither_page_nor_picture_is_refused_before_anything_is_trained(monkeypatch, capsys):
-    monkeypatch.setattr(blind, "hold", lambda *_, **__: pytest.fail("it was held"))
+    monkeypatch.setattr(blind, "evaluate", lambda *_, **__: pytest.fail("it was evaluated"))
     assert main(["clinic", "--out", "page.doc"]) == 2
     assert "page.doc" in capsys.readouterr().err

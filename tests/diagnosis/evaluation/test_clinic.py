@@ -49,8 +49,8 @@ def test_a_study_is_judged_by_what_it_is():
     mode = FAILURES["learning_rate_too_low"]
     recipes = {role: tiny(lr=lr) for role, lr in (("healthy", 0.1), ("sick", 1e-6), ("cured", 0.1))}
     for recipe in recipes.values():
-        run_store.memory.put(recipe, trained(recipe))
-    outcome = contract.judge(play(mode, recipes, run_store.memory))
+        run_store.in_memory.put(recipe, trained(recipe))
+    outcome = contract.judge(play(mode, recipes, run_store.in_memory))
     assert outcome.named and not outcome.cured and not outcome.clean  # six steps are too few to learn
     assert outcome.accuracy["sick"] < outcome.accuracy["healthy"]
 
