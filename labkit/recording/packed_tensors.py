@@ -32,7 +32,6 @@ class PackedTensors:
         real = torch.zeros(sum(rows), ROW)
         for start, count in zip(starts, counts, strict=True):
             real.view(-1)[start : start + count] = 1
-        self.is_real = real == 1  # on the CPU: where there is an entry, and no padding
         self.real = real.to(device)
         self.counts = torch.tensor(counts, dtype=torch.float32).to(device)
         self.owner = owner.to(device)
@@ -56,20 +55,6 @@ class PackedTensors:
         """In float64, where the device has it."""
         return values if values.device.type == "mps" else values.double()
 
-    def norms(self, safe: bool = False, values: torch.Tensor | None = None) -> torch.Tensor:
-        """Euclidean norm of every tensor: (copies, tensors); of other values in rows like these where given.
-
-        float32 squares underflow below 1e-19 and overflow above 1e19; `safe` squares in float64.
-        """
-        values = self.buffer if values is None else values
-        values = self.wide(values) if safe else values
-        return self.sums(torch.linalg.vector_norm(values, dim=-1).square(), apart=safe).sqrt().float()
-
     def part(self, values: torch.Tensor, index: int) -> torch.Tensor:
         """The entries of one tensor, without padding, of values in rows like these: (..., entries)."""
         return values.flatten(-2).narrow(-1, self.starts[index], self.shapes[index].numel())
-
-    def extremes(self, values: torch.Tensor) -> torch.Tensor:
-        """The smallest and the largest entry of every tensor: (2, copies, tensors)."""
-        parts = [self.part(values, index) for index in range(len(self.shapes))]
-        return torch.stack([torch.stack([find(part, -1) for part in parts], -1) for find in (torch.amin, torch.amax)])

@@ -78,10 +78,10 @@ UNDERFLOW = constants("fp16_underflow")
 
 def no_gradient(share: float, loss: float = 2.3, formats: dict | None = None) -> Run:
     """Gradients of exactly 0 in this share of 100 steps, and a loss that stays where it is."""
-    extremes = np.where(np.arange(100)[:, None] < 100 * share, 0.0, 0.1) * np.ones((100, 4))
+    norms = np.where(np.arange(100)[:, None] < 100 * share, 0.0, 0.1) * np.ones((100, len(hand_made().layers)))
     facts = {"dtypes": {"weights": ["float32"], "outputs": ["float16"]} | (formats or {})}
     flat = {"loss": loss, "probe_loss": loss, "val_loss": 2.3}
-    return hand_made(steps=100, facts=facts, grad_min=-extremes, grad_max=extremes, **flat)
+    return hand_made(steps=100, facts=facts, grad_norm=norms, **flat)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_one_missing_pixel_and_one_blank_image(run, names):
 
 
 ROOT = constants("sqrt_at_zero")
-APART = {"grad_max": np.where(np.arange(4) == 1, np.nan, 0.1) * np.ones((40, 4))}  # one of four parameters is NaN
+APART = {"grad_mean": np.where(np.arange(4) == 1, np.nan, 0.1) * np.ones((40, 4))}  # one of four parameters is NaN
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ APART = {"grad_max": np.where(np.arange(4) == 1, np.nan, 0.1) * np.ones((40, 4))
         (spoiled("gradients", traces=APART, weight=ROOT.ZERO * 0.99), True),
         (spoiled("gradients", traces=APART, weight=ROOT.ZERO * 1.01), False),
         (spoiled("gradients", traces=APART, weight=0.0, nan=9), False),  # one of them is infinite
-        (spoiled("gradients", traces={"grad_max": np.full((40, 4), np.nan)}, weight=0.0), False),
+        (spoiled("gradients", traces={"grad_mean": np.full((40, 4), np.nan)}, weight=0.0), False),
         (spoiled("gradients", traces=APART | {"loss": after(3, math.nan)}, weight=0.0), False),
         (spoiled("loss", traces=APART, weight=0.0), False),
     ],

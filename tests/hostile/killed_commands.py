@@ -42,6 +42,7 @@ def lessons(folder: Path) -> None:
 
     os.chdir(folder)
     for _ in range(3):
+        print("deleted: notebooks", flush=True)  # what was reported before may be missing from now on
         shutil.rmtree("notebooks", ignore_errors=True)
         command("lessons")
 
@@ -52,7 +53,7 @@ def ward(folder: Path) -> None:
     from labkit.course.ward.game import ward
 
     everything = [case for group in cases.verified_cases().values() for case in group]
-    for seed in range(40):
+    for seed in range(800):  # two seconds: 40 were written before a kill could come
         admitted = ward(seed, 6, student="Ünal")
         for name in ("sheet.json", "sheet.csv"):
             print(f"written: {admitted.score_sheet(folder / name)}", flush=True)

@@ -30,7 +30,7 @@ def signature(run: Run) -> Evidence | None:
     formats = run.facts.get("dtypes") or {}
     if "float16" not in (*formats.get("outputs", ()), *formats.get("weights", ())):
         return None
-    nothing = (run["grad_min"] == 0).all(axis=1) & (run["grad_max"] == 0).all(axis=1)
+    nothing = (run["grad_norm"] == 0).all(axis=1)
     share = float(np.mean(nothing))
     if share < NOTHING or not run["loss"][-1] > 0 or not stuck(run):
         return None

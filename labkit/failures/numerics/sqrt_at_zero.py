@@ -45,7 +45,7 @@ def signature(run: Run) -> Evidence | None:
     size, loss = origin.get("weight"), run["loss"][origin["step"]]
     if size is None or size > ZERO or not np.isfinite(loss):
         return None
-    if not np.isfinite(run["grad_max"][origin["step"]]).any():
+    if not np.isfinite(run["grad_mean"][origin["step"]]).any():
         return None  # a NaN from the loss reaches every parameter, one from this parameter's penalty only this one
     return Evidence(
         seen=f"all {origin['count']} gradients of {origin['place']} are NaN at step {origin['step']}, though the loss "
