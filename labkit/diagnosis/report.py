@@ -160,7 +160,10 @@ def _readings(run: Run) -> list[tuple[str, str]]:
     if not len(run):
         return [("steps", "0: the run ended before its first step, and there is nothing to read")]
     losses = run["loss"]
-    rows = [("steps", f"{len(run)}"), ("loss", f"{losses[0]:.4g} at the start, {losses[-1]:.4g} at the end")]
+    rows = [
+        ("steps", f"{len(run)}{_thinned(run)}"),
+        ("loss", f"{losses[0]:.4g} at the start, {losses[-1]:.4g} at the end"),
+    ]
     if len(run) > 20:
         rows.append(("trend", f"{np.nanmean(losses[-len(run) // 10 :]) - np.nanmean(losses[: len(run) // 10]):+.3g}"))
     if "grad_norm_total" in run:
@@ -179,6 +182,14 @@ def _readings(run: Run) -> list[tuple[str, str]]:
     if "note" in run.facts:
         rows.append(("note", run.facts["note"]))
     return rows
+
+
+def _thinned(run: Run) -> str:
+    """Of a long run not every step is recorded: which ones are."""
+    thinned = run.facts.get("thinned")
+    if not thinned:
+        return ""
+    return f" recorded of {run['step'][-1] + 1}: one in {thinned['stride']} up to {thinned['until']}, then every one"
 
 
 def _ranged(trace: str, reading: str) -> tuple[str, str]:

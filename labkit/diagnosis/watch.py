@@ -182,7 +182,8 @@ class Watch(Recorder):
 
     def _compare(self, step: int, row: Any) -> None:
         """After a jump the next steps are measured in full, not this one: the loop may have zeroed its gradients."""
-        self.full.jumped(step, *row, taken=self.steps)
+        if self.full.jumped(step, *row, taken=self.steps):
+            self.past.notable.append(step)
 
     def validation(self, **results: Tensor | float) -> None:
         """Record validation results: `loss=..., accuracy=...`."""

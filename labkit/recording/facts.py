@@ -115,6 +115,7 @@ FACTS: dict[str, Kind] = {
     "first_nonfinite": maybe(ORIGIN),
     "matrices": NAMES,
     "without_gradient": NAMES,
+    "thinned": record({"stride": COUNT, "until": WHOLE}),
     "switched_off": many(record({"instrument": TEXT, "step": WHOLE, "error": TEXT})),
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),
     "dtypes": record({}, {"weights": NAMES, "outputs": NAMES, "state": NAMES}),

@@ -361,7 +361,9 @@ def held_until_next(values: np.ndarray, measured: list[int], steps: int) -> np.n
     if measured == list(range(steps)):
         return values
     latest = np.searchsorted(np.asarray(measured), np.arange(steps), side="right") - 1
-    return values[latest] if len(values) else np.full((steps, *values.shape[1:]), np.nan)
+    found = np.full((steps, *values.shape[1:]), np.nan)  # before the first: nothing
+    found[latest >= 0] = values[latest[latest >= 0]]
+    return found
 
 
 def first_column(rows: list) -> np.ndarray:
@@ -449,6 +451,10 @@ class ActivationMeter:
         self.measured.append(step)
         if self.waiting == BLOCK:
             self.settle()
+
+    def begin_chapter(self) -> None:
+        """What was measured has been read: count from 0 again."""
+        self.blocks, self.measured, self.waiting = [], [], 0
 
     def settle(self) -> None:
         """Measure the steps that wait."""

@@ -11,6 +11,7 @@ import torch
 from labkit.recording.guard import Guard
 from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column
 from labkit.recording.nan_hunt import hunt
+from labkit.recording.past import MOST, Past, chapter_length
 from labkit.recording.run import Run
 from labkit.recording.sample_log import SampleLog
 
@@ -24,6 +25,7 @@ FIRST_FULL, FULL_EVERY, AFTER_JUMP = 50, 8, 8
 # Standard deviations above the running mean of the last MEMORY steps or so. 30 healthy runs of the catalogue jump twice
 # in 10,750 steps; a corrupt batch always does.
 JUMP, MEMORY = 6.0, 64
+MOST_EVENTS = 1000  # that are kept: a loop that skips every second step would fill the memory
 PATIENCE = 5  # consecutive non-finite losses that end a run; a single one may be a batch that the loop skips
 
 
@@ -33,7 +35,7 @@ class FullSteps:
     def __init__(self, every: int):
         self.every = every
         self.until = FIRST_FULL
-        self.after_jumps: list[int] = []  # steps that are measured in full for no other reason
+        self.after_jumps: list[int] = []  # steps that are measured in full for no other reason than a jump, or `also`
         self.loss, self.norm = RunningMean(), RunningMean()
 
     def __contains__(self, step: int) -> bool:
@@ -53,8 +55,15 @@ class FullSteps:
         self.until = max(self.until, taken + AFTER_JUMP)
         return True
 
-    def facts(self, steps: int) -> dict:
-        also = [step for step in self.after_jumps if step < steps]
+    def also(self, step: int) -> None:
+        """This step too is measured in full."""
+        if step not in self:
+            self.after_jumps.append(step)
+            self.until = step + 1
+
+    def facts(self, recorded: np.ndarray) -> dict:
+        """Of the steps that are recorded."""
+        also = np.intersect1d(self.after_jumps, recorded).astype(int).tolist()
         return {"first": FIRST_FULL, "every": self.every, "also": also}
 
 
@@ -92,6 +101,9 @@ class LossRecorder:
         self.first_nonfinite: dict | None = None
         self.bad_losses = 0  # in a row
         self.checked = 0  # steps already checked for NaN
+        self.chapter = MOST  # steps that are recorded before they become the past
+        self.past = Past(self.chapter)
+        self.began = 0  # the first step of the current chapter: what is recorded of earlier ones is in the past
 
     def __enter__(self):
         return self
@@ -101,7 +113,7 @@ class LossRecorder:
 
     @property
     def steps(self) -> int:
-        return len(self.rows)
+        return self.began + len(self.rows)
 
     @property
     def updates(self) -> int:
@@ -139,33 +151,51 @@ class LossRecorder:
     def as_run(self, recipe: dict | None = None, **facts: Any) -> Run:
         """Everything recorded so far, as plain arrays."""
         self._check()
-        scales = np.array([float(scale) for scale in self.scales])
-        traces = {"step": np.arange(self.steps), "lr": np.array(self.lrs), "loss_scale": scales} | self._traces()
-        whole = len(scales)  # Ctrl-C in the middle of a look leaves some traces one step longer
-        traces = {name: values[:whole] for name, values in traces.items()} | stacked(self.evaluations)
-        facts |= {"first_nonfinite": self._placed(self.first_nonfinite, traces), **self._facts()}
+        traces = self.past.before(self._chapter_traces()) | stacked(self.evaluations)
+        facts |= {"first_nonfinite": self._placed(self.first_nonfinite, traces), **self._facts(traces["step"])}
+        facts |= self.past.facts()
         events = tuple(self._placed(event, traces) or event for event in self.events)
         return Run(traces, **self._axes(), recipe=recipe or {}, facts=facts, events=events)
+
+    def _chapter_traces(self) -> dict[str, np.ndarray]:
+        """One row for each step of the current chapter."""
+        scales = np.array([float(scale) for scale in self.scales])
+        steps = np.arange(self.began, self.began + len(scales))
+        traces = {"step": steps, "lr": np.array(self.lrs), "loss_scale": scales} | self._traces()
+        # Ctrl-C in the middle of a look leaves some traces one step longer.
+        return {name: values[: len(scales)] for name, values in traces.items()}
+
+    def _begin_chapter(self) -> None:
+        """What was recorded becomes the past, of which fewer steps are kept: memory stays bounded."""
+        self._check()
+        self.past.add(self._chapter_traces())
+        self.began = self.steps
+        self.rows, self.lrs, self.scales = [], [], []
 
     def _placed(self, origin: dict | None, traces: dict[str, np.ndarray]) -> dict | None:
         """The same finding with its stage and place, read from the traces where it was too late to replay."""
         if origin and origin["stage"] == "unknown":
-            return origin | (origin_from_traces(traces, origin["step"], **self._axes()) or {})
+            row = int(np.searchsorted(traces["step"], origin["step"]))
+            found = origin_from_traces(traces, row, **self._axes())
+            return origin | (found | {"step": int(traces["step"][found["step"]])} if found else {})
         return origin
 
     def _check(self, x=None, y=None) -> None:
         """Is anything non-finite since the last check? If so, and if it is new, find its origin."""
         if self.checked == self.steps:
             return
-        new: list[Any] = self.rows[self.checked :]
+        new: list[Any] = self.rows[self.checked - self.began :]
         first, recent = self.checked, torch.stack(new).tolist() if torch.is_tensor(new[0]) else new
         self.checked = self.steps
         for step, row in enumerate(recent, start=first):
             self._compare(step, row)
             fine = math.isfinite(sum(row))  # float32 numbers cannot add up to infinity in float64
+            if not fine:
+                self.past.notable.append(step)
             self.bad_losses = 0 if math.isfinite(row[0]) else self.bad_losses + 1
             if fine and self.first_nonfinite:  # all is finite again: the loop skipped the bad step
-                self.events.append({"kind": "skipped", **self.first_nonfinite})
+                if len(self.events) < MOST_EVENTS:
+                    self.events.append({"kind": "skipped", **self.first_nonfinite})
                 self.first_nonfinite = None
             elif not fine and self.first_nonfinite is None:
                 self.first_nonfinite = self._origin(step, x, y)
@@ -184,7 +214,8 @@ class LossRecorder:
     def _axes(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def _facts(self) -> dict:
+    def _facts(self, steps: np.ndarray) -> dict:
+        """Of the recorded steps."""
         return {}
 
     def _origin(self, step: int, x, y) -> dict:
@@ -222,6 +253,11 @@ class Recorder(LossRecorder):
         self.samples = SampleLog(model, self.optimizers, called)
         self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
         self.full = FullSteps(full_every)
+        columns = {name: len(each) for name, each in self._axes().items()}
+        self.chapter = chapter_length(
+            10 + 4 * columns.get("layers", 0) + 5 * columns.get("parameters", 0) + 3 * columns["activations"]
+        )
+        self.past = Past(self.chapter)
 
     def __enter__(self):
         self.activations.attach(self._protecting(ACTIVATIONS))
@@ -250,18 +286,31 @@ class Recorder(LossRecorder):
         self.evaluations[-1] |= examined | (self._try(SAMPLES, self.samples.evaluation) or {})
 
     def _measure(self, loss, y) -> tuple[float, ...] | torch.Tensor:
+        row = WeightMeter.row(loss, self._hold())
         self._try(SAMPLES, lambda: self.samples.step(loss, y))
-        return WeightMeter.row(loss, self._hold())
+        return row
 
     def _hold(self) -> float | torch.Tensor:
         """Measure what is there before the update; returns the norm of all gradients."""
+        if len(self.rows) >= self.chapter:
+            self._begin_chapter()
         full = self.steps in self.full
         if self._activations_due:
-            self._try(ACTIVATIONS, lambda: self.activations.keep(self.steps))
+            self._try(ACTIVATIONS, lambda: self.activations.keep(len(self.rows)))
         norm = self._try(WEIGHTS, lambda: self.weights.hold(full))
         if norm is None:  # switched off
             return 0.0 if self.device.type == "cpu" else torch.zeros((), device=self.device)
         return norm
+
+    def _begin_chapter(self) -> None:
+        super()._begin_chapter()
+        silent = self.weights.without_gradient if self.weights else set()
+        self.weights = self._try(WEIGHTS, lambda: WeightMeter(self.model))
+        if self.weights:
+            self.weights.without_gradient = silent
+        self.activations.begin_chapter()
+        self._try(SAMPLES, self.samples.begin_chapter)
+        self.full.also(self.steps)  # so that the traces of a chapter begin with numbers
 
     @property
     def _activations_due(self) -> bool:
@@ -273,13 +322,16 @@ class Recorder(LossRecorder):
         self.activations.listen(self._activations_due)
 
     def _compare(self, step: int, row) -> None:
-        if self.full.jumped(step, *row, taken=self.steps) and step == self.steps - 1:
+        if not self.full.jumped(step, *row, taken=self.steps):
+            return
+        self.past.notable.append(step)
+        if step == self.steps - 1:
             self._try(WEIGHTS, self.weights.measure_in_full)  # of this step, whose gradients are still there
 
     def _traces(self) -> dict[str, np.ndarray]:
         found = super()._traces()
         found |= self._try(WEIGHTS, lambda: self.weights.traces(self.rows)) or {}
-        found |= self._try(ACTIVATIONS, lambda: self.activations.traces(self.steps)) or {}
+        found |= self._try(ACTIVATIONS, lambda: self.activations.traces(len(self.rows))) or {}
         return found | (self._try(SAMPLES, self.samples.traces) or {})
 
     def _axes(self) -> dict[str, tuple[str, ...]]:
@@ -287,8 +339,8 @@ class Recorder(LossRecorder):
         axes = {"layers": self.weights.layers, "parameters": self.weights.names} if self.weights else {}
         return axes | {"activations": self.activations.names, "heads": heads}
 
-    def _facts(self) -> dict:
-        facts: dict[str, Any] = {"measured_in_full": self.full.facts(self.steps), "dtypes": self._dtypes()}
+    def _facts(self, steps: np.ndarray) -> dict:
+        facts: dict[str, Any] = {"measured_in_full": self.full.facts(steps), "dtypes": self._dtypes()}
         if self.weights:
             facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
         return facts | (self._try(SAMPLES, self.samples.facts) or {}) | self.guard.facts()

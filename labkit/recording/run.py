@@ -124,9 +124,10 @@ class Run:
         At the others these traces repeat the last value that was measured. All other traces are exact at every step.
         (The gradient extremes of a step that jumps are measured too, where that is known in time.)
         """
-        when, steps = self.facts.get("measured_in_full"), np.arange(len(self))
+        when = self.facts.get("measured_in_full")
         if when is None:
             return np.ones(len(self), dtype=bool)
+        steps = self["step"] // self.facts.get("every", 1)  # of those that were measured
         return (steps < when["first"]) | (steps % when["every"] == 0) | np.isin(steps, when["also"])
 
     def smoothed(self, name: str = "loss", beta: float = 0.9) -> np.ndarray:

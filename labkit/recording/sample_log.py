@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from labkit.recording.nested import given, real
 
 PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
 TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
+KEPT = 2**20  # samples of a run that the facts are about: the first ones, 16 MB
 AT_ONCE = 128  # of these in float64 at once: 128 KB, which stays in the cache
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -43,7 +44,9 @@ class SampleLog:
         self.passes: list[Pass] = []
         self.train_modes: list[bool] = []
         self.labels: list[torch.Tensor] = []
-        self.trained, self.validated = Book(), Book()
+        self.trained = Book()
+        self.early = Samples()  # of the chapters before
+        self.validated: list[Book] = []  # of the first and of the last validation
         self.evaluations: list[dict] = []
         self.listening = True
         self.hook = None
@@ -88,7 +91,9 @@ class SampleLog:
         samples = [each.sample for each in passes if each.sample is not None]
         if not samples:
             return {}
-        self.validated.write(samples)
+        book = Book()
+        book.write(samples)
+        self.validated = [*self.validated[:1], book]
         values = torch.cat(samples).float()
         return {
             "val_train_mode": float(np.mean([each.training for each in passes])),
@@ -116,25 +121,33 @@ class SampleLog:
 
     def facts(self) -> dict:
         """What is known about the data and the optimizer at the end."""
-        prints, _, lengths = self.trained.read()
+        so_far = self._so_far()
         facts = {
             "batch_norms": self.batch_norms,
             "dropouts": self.dropouts,
             "not_in_optimizer": not_in_optimizer(self.model, self.optimizers),
             "unregistered": self.foreign or [],
-            "batch_length": int(np.median(lengths)) if len(lengths) else 0,
-            "order_repeats": order_repeats(prints),
-        } | self._validation_facts(prints)
-        labels = self._labels()
-        if labels and sum(map(len, labels)) == len(prints):
-            labels = np.concatenate(labels)
-            facts["label_shares"] = (np.bincount(labels) / len(labels)).round(6).tolist()
-            facts["relabelled"] = relabelled(prints, labels)
+            "batch_length": int(np.median(so_far.lengths)) if len(so_far.lengths) else 0,
+            "order_repeats": order_repeats(so_far.prints),
+        } | self._validation_facts(so_far.prints)
+        if len(so_far.labels) and len(so_far.labels) == len(so_far.prints):
+            facts["label_shares"] = (np.bincount(so_far.labels) / len(so_far.labels)).round(6).tolist()
+            facts["relabelled"] = relabelled(so_far.prints, so_far.labels)
         return facts
 
     def classes(self) -> int:
         """How many classes there seem to be: the largest label and one more; 0 where labels are not classes."""
-        return max((int(each.max()) + 1 for each in self._labels() if len(each)), default=0)
+        return int(self._so_far().labels.max(initial=-1)) + 1
+
+    def begin_chapter(self) -> None:
+        """The traces have been read: only what the facts need is kept of the steps so far."""
+        self.early = self._so_far()
+        self.trained, self.train_modes, self.labels = Book(), [], []
+
+    def _so_far(self) -> "Samples":
+        prints, _, lengths = self.trained.read()
+        labels = self._labels()
+        return self.early.then(prints, np.concatenate(labels) if labels else NO_LABELS, lengths)
 
     def _labels(self) -> list[np.ndarray]:
         """The classes of each step; none where the labels are not classes: -1 and +1, or ids."""
@@ -145,12 +158,28 @@ class SampleLog:
 
     def _validation_facts(self, trained: np.ndarray) -> dict:
         """The shares of the last validation's samples that were trained on, and that were not in the first one."""
-        prints, _, lengths = self.validated.read()
-        if not len(prints):
+        if not self.validated:
             return {}
-        first, last = prints[: lengths[0]], prints[-lengths[-1] :]
-        changed = float(1 - np.isin(last, first).mean()) if len(lengths) > 1 else 0.0
+        first, last = self.validated[0].read()[0], self.validated[-1].read()[0]
+        changed = float(1 - np.isin(last, first).mean())
         return {"val_trained_on": float(np.isin(last, trained).mean()), "val_changed": changed}
+
+
+NO_LABELS = np.zeros(0, dtype=int)
+
+
+@dataclass
+class Samples:
+    """The first KEPT samples of a run: fingerprints, classes (none where labels are not classes), batch sizes."""
+
+    prints: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    labels: np.ndarray = field(default_factory=lambda: NO_LABELS)
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
+
+    def then(self, prints: np.ndarray, labels: np.ndarray, lengths: np.ndarray) -> "Samples":
+        """These, and those of the steps after them."""
+        later = {"prints": prints, "labels": labels, "lengths": lengths}
+        return Samples(**{name: np.concatenate([getattr(self, name), each])[:KEPT] for name, each in later.items()})
 
 
 class Book:

@@ -38,7 +38,7 @@ def test_after_a_jump_of_the_loss_or_the_norm_every_step_is_measured(loss, norm)
     calm(full, 101)
     assert full.jumped(101, loss, norm, taken=102)
     assert [step in full for step in range(102, 112)] == [True] * AFTER_JUMP + [False] * 2
-    assert full.facts(106) == {"first": FIRST_FULL, "every": FULL_EVERY, "also": [102, 103, 105]}
+    assert full.facts(np.arange(106)) == {"first": FIRST_FULL, "every": FULL_EVERY, "also": [102, 103, 105]}
 
 
 def test_a_jump_that_is_found_late_has_the_steps_from_then_on():
@@ -46,7 +46,9 @@ def test_a_jump_that_is_found_late_has_the_steps_from_then_on():
     calm(full, 101)
     assert full.jumped(101, 9.0, 2.0, taken=128)
     assert all(step in full for step in range(128, 136)) and 137 not in full
-    assert full.facts(200)["also"] == list(range(129, 136))  # 128 is an eighth, and none before it was measured
+    assert full.facts(np.arange(200))["also"] == list(
+        range(129, 136)
+    )  # 128 is an eighth, and none before it was measured
 
 
 def test_a_jump_is_seen_from_the_end_of_the_first_steps_on():
