@@ -126,6 +126,7 @@ FACTS: dict[str, Kind] = {
     "batch_length": WHOLE,
     "order_repeats": NUMBER,
     "val_trained_on": NUMBER,
+    "val_trained_on_by_chance": NUMBER,
     "val_changed": NUMBER,
     "label_shares": many(NUMBER),
     "relabelled": NUMBER,

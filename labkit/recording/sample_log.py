@@ -14,6 +14,7 @@ from labkit.recording.nested import given, real
 PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
 TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
 KEPT = 2**20  # samples of a run that the facts are about: the first ones, 16 MB
+PAIRED = 20_000  # samples that are compared with the others of their batch
 AT_ONCE = 128  # of these in float64 at once: 128 KB, which stays in the cache
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -129,7 +130,7 @@ class SampleLog:
             "unregistered": self.foreign or [],
             "batch_length": int(np.median(so_far.lengths)) if len(so_far.lengths) else 0,
             "order_repeats": order_repeats(so_far.prints),
-        } | self._validation_facts(so_far.prints)
+        } | self._validation_facts(so_far)
         if len(so_far.labels) and len(so_far.labels) == len(so_far.prints):
             facts["label_shares"] = (np.bincount(so_far.labels) / len(so_far.labels)).round(6).tolist()
             facts["relabelled"] = relabelled(so_far.prints, so_far.labels)
@@ -156,13 +157,18 @@ class SampleLog:
             return []
         return np.split(together, np.cumsum([len(each) for each in self.labels])[:-1])
 
-    def _validation_facts(self, trained: np.ndarray) -> dict:
-        """The shares of the last validation's samples that were trained on, and that were not in the first one."""
+    def _validation_facts(self, trained: "Samples") -> dict:
+        """The shares of the last validation's samples that were trained on (and how many would be by chance), and that
+        were not in the first one."""
         if not self.validated:
             return {}
         first, last = self.validated[0].read()[0], self.validated[-1].read()[0]
         changed = float(1 - np.isin(last, first).mean())
-        return {"val_trained_on": float(np.isin(last, trained).mean()), "val_changed": changed}
+        return {
+            "val_trained_on": float(np.isin(last, trained.prints).mean()),
+            "val_trained_on_by_chance": overlap_by_chance(trained),
+            "val_changed": changed,
+        }
 
 
 NO_LABELS = np.zeros(0, dtype=int)
@@ -257,6 +263,22 @@ def fingerprints(values: torch.Tensor) -> torch.Tensor:
 def _keys(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Weights that all differ."""
     return torch.linspace(1, 100, count, dtype=torch.float64).sin_().add_(2).to(device, dtype)
+
+
+def overlap_by_chance(trained: Samples) -> float:
+    """The share of new samples that equal one of the training samples where inputs have few values: tokens, ids, grids.
+
+    Two samples of one batch are drawn independently, and one epoch does not repeat a sample: how often they are equal
+    tells how often any two are. Rounded up, by the three cases that a small number of pairs may have missed.
+    """
+    ends = np.cumsum(trained.lengths)
+    batches = np.split(trained.prints[:PAIRED], ends[ends < min(PAIRED, len(trained.prints))])
+    pairs = sum(len(each) * (len(each) - 1) / 2 for each in batches)
+    if not pairs:
+        return 0.0
+    counts = np.concatenate([np.unique(each, return_counts=True)[1] for each in batches])
+    equal = ((counts * (counts - 1) / 2).sum() + 3) / pairs
+    return float(min(1.0, equal * len(np.unique(trained.prints))))
 
 
 def foreign_weights(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:

@@ -229,6 +229,12 @@ def test_leakage(share, deviation, expected):
     assert seen("leakage", run) is expected
 
 
+@pytest.mark.parametrize(("by_chance", "expected"), [(0.4, True), (0.595, False), (1.0, False)])
+def test_equal_samples_by_chance_are_no_leakage(by_chance, expected):
+    facts = {"val_trained_on": 0.6, "val_trained_on_by_chance": by_chance}
+    assert seen("leakage", hand_made(val_input_std=np.ones(5), facts=facts)) is expected
+
+
 @pytest.mark.parametrize(
     ("changed", "accuracy", "expected"), [(0.6, 0.5, True), (0.4, 0.5, False), (1, 0.83, True), (1, 0.87, False)]
 )

@@ -11,11 +11,13 @@ from torch import nn
 from labkit.recording import sample_log
 from labkit.recording.sample_log import (
     SampleLog,
+    Samples,
     entropy,
     fingerprints,
     foreign_weights,
     not_in_optimizer,
     order_repeats,
+    overlap_by_chance,
     pixels,
     relabelled,
 )
@@ -171,3 +173,17 @@ def test_samples_that_waited_together_are_written_as_if_each_came_alone(monkeypa
     for together in (7, 1000):
         assert all(np.array_equal(a, b) for a, b in zip(books[together].read(), alone, strict=True))
         assert all(np.array_equal(a, b) for a, b in zip(books[together].read(), alone, strict=True))  # and again
+
+
+@pytest.mark.parametrize("values, drawn, shared", [(1000, 5000, 0.99), (10**9, 5000, 0.0), (50_000, 5000, 0.1)])
+def test_equal_samples_are_expected_where_inputs_have_few_values(values, drawn, shared):
+    random = np.random.default_rng(0)
+    samples = Samples(random.integers(values, size=drawn), lengths=np.full(drawn // 50, 50))
+    true = np.isin(random.integers(values, size=2000), samples.prints).mean()
+    assert true == pytest.approx(shared, abs=0.02)
+    assert true - 0.02 <= overlap_by_chance(samples) <= true + 0.15  # rounded up
+
+
+def test_no_overlap_is_expected_without_pairs():
+    assert overlap_by_chance(Samples()) == 0
+    assert overlap_by_chance(Samples(np.arange(5), lengths=np.ones(5, dtype=int))) == 0
