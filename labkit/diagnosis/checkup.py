@@ -237,7 +237,7 @@ def gradients_everywhere(patient: Patient) -> Finding:
     loss.backward()
     flow = gradient_flow(patient.model)
     without = [row.name for row in flow.rows if row.status in ("no gradient", "zero", "not finite")]
-    left_out = not_in_optimizer(patient.model, patient.optimizer) if patient.optimizer else []
+    left_out = not_in_optimizer(patient.model, [patient.optimizer]) if patient.optimizer else []
     problems = [f"no gradient in {', '.join(without)}"] if without else []
     problems += [f"not in the optimizer: {', '.join(left_out)}"] if left_out else []
     problems += [f"{len(unknown)} tensors outside the net, of shapes {unknown}"] if unknown else []

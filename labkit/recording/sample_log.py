@@ -3,13 +3,14 @@
 import contextlib
 import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from labkit.recording.facts import MOST_CLASSES
-from labkit.recording.nested import given, real
+from labkit.recording.nested import first_tensor, given, real
 
 PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
 TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
@@ -50,14 +51,18 @@ class SampleLog:
         self.validated: list[Book] = []  # of the first and of the last validation
         self.evaluations: list[dict] = []
         self.listening = True
-        self.hook = None
+        self.hooks: list[Any] = []
 
     def attach(self, protect=lambda hook: hook) -> None:
         """`protect` is put around the hook: what it raises must not reach the forward pass."""
-        self.hook = self.called.register_forward_pre_hook(protect(self._note), with_kwargs=True)
+        self.hooks = [
+            self.called.register_forward_pre_hook(protect(self._note), with_kwargs=True),
+            self.called.register_forward_hook(protect(self._note_outputs)),
+        ]
 
     def detach(self) -> None:
-        self.hook.remove()
+        for hook in self.hooks:
+            hook.remove()
 
     @contextlib.contextmanager
     def not_listening(self):
@@ -75,13 +80,20 @@ class SampleLog:
             sample = pixels(real(x)) if x is not None and x.ndim > 1 and x.numel() else None
             self.passes.append(Pass(training, torch.is_grad_enabled(), sample))
 
+    def _note_outputs(self, _, __, output) -> None:
+        """What the outputs depend on. Not the loss, which may ask a second net: a critic, a teacher, a target."""
+        if self.foreign is None and self.listening and torch.is_grad_enabled():
+            outputs = first_tensor(output)
+            if outputs is not None and outputs.grad_fn is not None:
+                self.foreign = foreign_weights(outputs, self.model)
+
     def step(self, loss: torch.Tensor, labels) -> None:
         """The forward passes since the last call belong to this training step."""
         passes = [each for each in self.passes if each.with_gradients] or self.passes[-1:]
         self.passes = []
         self.train_modes.append(all(each.training for each in passes))
         self.trained.write([each.sample for each in passes if each.sample is not None])
-        if self.foreign is None:
+        if self.foreign is None:  # the loop calls parts of the net
             self.foreign = foreign_weights(loss, self.model)
         if torch.is_tensor(labels) and labels.ndim == 1 and labels.dtype in CLASS_TYPES:
             self.labels.append(labels)
@@ -281,10 +293,10 @@ def overlap_by_chance(trained: Samples) -> float:
     return float(min(1.0, equal * len(np.unique(trained.prints))))
 
 
-def foreign_weights(loss: torch.Tensor, model: nn.Module) -> list[list[int]]:
-    """Shapes of trainable tensors that the loss depends on and that are not parameters of the net."""
+def foreign_weights(result: torch.Tensor, model: nn.Module) -> list[list[int]]:
+    """Shapes of trainable tensors that the outputs or the loss depend on and that are not parameters of the net."""
     known = {id(weight) for weight in model.parameters()}
-    found, seen, todo = [], set(), [loss.grad_fn]
+    found, seen, todo = [], set(), [result.grad_fn]
     while todo:
         node = todo.pop()
         if node is None or node in seen:

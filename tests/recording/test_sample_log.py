@@ -187,3 +187,29 @@ def test_equal_samples_are_expected_where_inputs_have_few_values(values, drawn, 
 def test_no_overlap_is_expected_without_pairs():
     assert overlap_by_chance(Samples()) == 0
     assert overlap_by_chance(Samples(np.arange(5), lengths=np.ones(5, dtype=int))) == 0
+
+
+def trained_once(net: nn.Module, loss_of) -> SampleLog:
+    log = SampleLog(net, [torch.optim.SGD(net.parameters(), lr=0.1)])
+    log.attach()
+    loss = loss_of(net(torch.ones(2, 3)))
+    loss.backward()
+    log.step(loss, None)
+    log.detach()
+    return log
+
+
+def test_a_second_net_inside_the_loss_is_not_taken_for_unregistered_layers():
+    """A critic or a teacher is another net; a layer in a plain list is inside this one."""
+    critic = nn.Linear(2, 1)
+    assert trained_once(nn.Linear(3, 2), lambda outputs: critic(outputs).mean()).foreign == []
+    assert trained_once(WithList(), lambda outputs: critic(outputs).mean()).foreign == [[2], [2, 3]]
+
+
+def test_unregistered_layers_are_found_where_the_loop_calls_parts_of_the_net():
+    net, head = nn.Sequential(nn.Linear(3, 2)), nn.Linear(2, 1)
+    log = SampleLog(net, [])
+    log.attach()
+    log.step(head(net[0](torch.ones(2, 3))).mean(), None)
+    log.detach()
+    assert log.foreign == [[1], [1, 2]]
