@@ -1,1 +1,1 @@
-"""Programs that are not recipes of the lab: plain PyTorch loops, fault operators, and how the diagnosis does on them."""
+"""Plain PyTorch programs that are not recipes of the lab, fault operators, and how the diagnosis does on them."""

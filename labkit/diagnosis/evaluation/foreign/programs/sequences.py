@@ -183,7 +183,7 @@ def named_entities(seed: int, chosen: Settings) -> Setup:
 
 # --- language models ----------------------------------------------------------------------------------
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "the", "dog", "ran", "to", "its", "house", "when", "rain", "fell", "over", "old", "town"]
+SENTENCE = "the cat sat on a mat and the dog ran to its house when rain fell over old town"
 
 
 def characters(seed: int, count: int, length: int) -> tuple[Tensor, Tensor, int]:
@@ -192,8 +192,9 @@ def characters(seed: int, count: int, length: int) -> tuple[Tensor, Tensor, int]
     The last fifth of the windows comes from the last fifth of the text, so that validation text is not trained on.
     """
     g = generator(seed)
-    order = torch.randint(len(WORDS), (count * length // 4,), generator=g)
-    text = " ".join(WORDS[index] for index in order)
+    words = SENTENCE.split()
+    order = torch.randint(len(words), (count * length // 4,), generator=g)
+    text = " ".join(words[index] for index in order)
     alphabet = sorted(set(text))
     codes = torch.tensor([alphabet.index(letter) for letter in text])
     places = torch.rand(count, generator=g)
