@@ -113,6 +113,7 @@ FACTS: dict[str, Kind] = {
     "rank_overlap": NUMBER,
     # --- of the instruments: recorder.py, sample_log.py ---
     "first_nonfinite": maybe(ORIGIN),
+    "constant_loss": NUMBER,  # of the best prediction that is the same for every sample of the probe
     "matrices": NAMES,
     "without_gradient": NAMES,
     "thinned": record({"stride": COUNT, "until": WHOLE}),

@@ -526,6 +526,7 @@ class Probe:
         self.activations = activations_of(model)
         self.attentions = {name: each for name, each in model.named_modules() if isinstance(each, AttentionWeights)}
         self.heads: tuple[str, ...] = ()
+        self.constant_loss: float | None = None  # of the best constant prediction, once it is known
 
     @torch.no_grad()
     def examine(self, step: int = 0) -> dict[str, torch.Tensor]:
@@ -559,6 +560,8 @@ class Probe:
             return {}
         found = {"probe_loss": self.loss(answer, self.y).float().mean()}
         if torch.is_tensor(answer) and torch.is_tensor(self.y):
+            if self.constant_loss is None:
+                self.constant_loss = constant_loss(self.loss, answer, self.y)
             each = sample_losses(self.loss, answer[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
             found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
         return found
@@ -567,6 +570,27 @@ class Probe:
 def activations_of(model: nn.Module) -> dict[str, nn.Module]:
     """The activations by name; a net that is one itself has no name of its own."""
     return {name or "net": each for name, each in model.named_modules() if isinstance(each, ACTIVATIONS)}
+
+
+def constant_loss(loss, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """The loss of the best prediction that is the same for every sample: what a net without any information reaches.
+
+    The same at every position of a sequence or an image, too. Found by a few steps of LBFGS, whatever the loss is.
+    """
+    axes = {3: (0, 1), 4: (0, 2, 3)}.get(outputs.ndim, (0,))  # (samples, tokens, words), (samples, classes, pixels)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        constant = outputs.detach().float().mean(axes, keepdim=True).nan_to_num_().requires_grad_()
+        optimizer = torch.optim.LBFGS([constant], max_iter=20, line_search_fn="strong_wolfe")
+        found = [math.inf]
+
+        def closure() -> torch.Tensor:
+            value = loss(constant.expand_as(outputs), targets).float().mean()
+            (constant.grad,) = torch.autograd.grad(value, constant)  # and not backward: a loss may have weights
+            found.append(value.item())
+            return value
+
+        optimizer.step(closure)
+    return min(each for each in found if not math.isnan(each))
 
 
 def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

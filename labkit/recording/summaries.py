@@ -54,6 +54,17 @@ def chance_loss(run: Run) -> float:
     return float(np.log(run.facts.get("classes") or np.nan))
 
 
+def unexplained(run: Run) -> np.ndarray:
+    """The loss on the probe at every evaluation, as a share of that of the best constant prediction.
+
+    1: the net has learned nothing that helps; 0: it fits perfectly. For any task and loss, where a run has a probe.
+    """
+    constant = run.facts.get("constant_loss")
+    if not constant or constant <= 0:
+        raise NoTrace("this run does not know the loss of a constant prediction: give `watch` a probe with targets")
+    return run["probe_loss"] / constant
+
+
 def late_loss(run: Run) -> float:
     """The median batch loss of the last quarter of the run; NaN where none is finite."""
     losses = run["loss"][-max(1, len(run) // 4) :]

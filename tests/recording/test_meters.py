@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import tiny, trained
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,11 +23,14 @@ from labkit.recording.meters import (
     AttentionWeights,
     Probe,
     WeightMeter,
+    constant_loss,
     dead_share,
     entropy,
     histogram,
     layer_of,
 )
+from labkit.recording.run import NoTrace, Run
+from labkit.recording.summaries import unexplained
 from labkit.recording.undisturbed import captured, evaluating
 
 # --- gradients, weights and updates ---------------------------------------------------------------
@@ -618,3 +622,40 @@ def test_on_a_device_the_row_stays_a_tensor_with_the_loss_and_the_sign_of_bad_gr
     assert meter.row(torch.tensor(2.0), torch.tensor(0.0)).tolist() == [2, 0]
     loss, bad = meter.row(torch.tensor(2.0), torch.tensor(float("nan"))).tolist()
     assert loss == 2 and np.isnan(bad)
+
+
+# --- what a prediction without any information reaches --------------------------------------------
+
+
+def test_the_loss_of_the_best_constant_prediction_whatever_the_task():
+    random = torch.Generator().manual_seed(0)
+    classes = torch.randint(3, (200,), generator=random).clamp(max=1)  # a third, two thirds, none
+    shares = classes.bincount() / 200
+    entropy = -(shares * shares.log()).sum().item()
+    scores = torch.randn(200, 3, generator=random)
+    assert constant_loss(nn.functional.cross_entropy, scores, classes) == pytest.approx(entropy, abs=0.01)
+    numbers = 5 + 3 * torch.randn(200, 2, generator=random)
+    variance = numbers.var(0, correction=0).mean().item()
+    assert constant_loss(nn.functional.mse_loss, scores[:, :2], numbers) == pytest.approx(variance, rel=1e-3)
+    median = (numbers - numbers.median(0).values).abs().mean().item()
+    assert constant_loss(nn.functional.l1_loss, scores[:, :2], numbers) == pytest.approx(median, rel=0.02)
+    yes = (torch.rand(200, 1, generator=random) < 0.1).float()
+    share = yes.mean()
+    expected = -(share * share.log() + (1 - share) * (1 - share).log()).item()
+    found = constant_loss(nn.functional.binary_cross_entropy_with_logits, scores[:, :1], yes)
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_loss_with_weights_of_its_own_gets_no_gradient():
+    critic = nn.Linear(3, 1)
+    constant_loss(lambda outputs, targets: critic(outputs).square().mean(), torch.randn(8, 3), torch.zeros(8))
+    assert critic.weight.grad is None
+
+
+def test_a_run_knows_what_share_of_its_loss_is_unexplained():
+    run = trained(tiny(steps=60, evaluate_every=20))
+    shares = unexplained(run)
+    assert run.facts["constant_loss"] == pytest.approx(np.log(10), abs=0.1)
+    assert shares[0] > 0.9 and shares[-1] < 0.8 * shares[0]
+    with pytest.raises(NoTrace, match="give `watch` a probe"):
+        unexplained(Run({"probe_loss": np.ones(2)}))
