@@ -1,7 +1,7 @@
 """Fault operators: each changes the pieces of a program just before its loop starts, as a bug in its code would.
 
 An operator lists the names that count as correct, and returns the places where the fault is, if it is in some layers
-only. Some names are not in the catalogue yet (`MISSING`): their cases count as not named until the mode is there.
+only. Some names may not be in the catalogue yet (`INTENDED`): their cases count as not named until the mode is there.
 """
 
 import copy
@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from labkit.diagnosis.evaluation.foreign.setup import Setup, generator
 
-# Names of modes that the catalogue does not have yet. When one is added under another name, it is changed here.
-MISSING = (
+# Modes that the catalogue may not have yet. When one is added under another name, the name is changed here.
+INTENDED = (
     "output_activation", "softmax_over_wrong_axis", "loss_mismatch", "loss_broadcast", "missing_nonlinearity",
     "gradient_ascent", "targets_not_scaled", "penalty_too_strong", "batch_norm_never_updated", "plain_net_too_deep",
     "training_not_finished", "inputs_too_small", "labels_differ_at_validation", "momentum_too_high",

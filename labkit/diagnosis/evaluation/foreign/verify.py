@@ -3,6 +3,7 @@
 A case counts only if the base program learns and the fault hurts on all seeds. The diagnosis is not asked here.
 """
 
+import functools
 import json
 import math
 import sys
@@ -92,9 +93,19 @@ def verify(names: Sequence[str] = tuple(PROGRAMS), jobs: int = 1) -> dict:
     }
 
 
+@functools.cache
+def _stored() -> dict:
+    return json.loads(PAGE.read_text(encoding="utf-8"))
+
+
+def healthy_score(name: str, seed: int) -> float:
+    """The stored score of a program without a fault."""
+    return _stored()["healthy"][name][SEEDS.index(seed)]
+
+
 def verified(split: str | None = None) -> list[Case]:
     """The stored cases, of one split or of both."""
-    stored = json.loads(PAGE.read_text(encoding="utf-8"))["cases"]
+    stored = _stored()["cases"]
     names = SPLITS[split] if split else PROGRAMS
     return [Case(name, fault, tuple(scores)) for name in names for fault, scores in stored.get(name, {}).items()]
 
@@ -118,6 +129,7 @@ def main() -> None:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     with written_whole(PAGE) as stream:
         stream.write(as_json(verify(jobs=jobs)).encode())
+    _stored.cache_clear()
     for split in SPLITS:
         print(f"{split}: {len(verified(split))} cases in {len(SPLITS[split])} programs")
 
