@@ -19,6 +19,10 @@ def add_clinic(commands) -> None:
     made.add_argument(
         "--contract", action="store_true", help="check instead that every mode fails, is named and is cured"
     )
+    made.add_argument(
+        "--foreign", action="store_true", help="evaluate on plain PyTorch programs that are not recipes of the lab"
+    )
+    made.add_argument("--programs", metavar="A,B,...", help="with --foreign: only these programs (default: all)")
     made.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: 5 with --contract, else 1)")
     made.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed of the contract (default: 0)")
     made.add_argument("--healthy", type=int, default=200, metavar="N", help="number of healthy runs (default: 200)")
@@ -56,6 +60,9 @@ def hold_clinic(options) -> int:
     from labkit.training.parallel import on_cluster
 
     names = options.modes.split(",") if options.modes else None
+    if options.foreign:
+        with on_cluster(options.dask):
+            return hold_foreign_clinic(names, options)
     if options.out and not options.contract and not options.out.endswith(".md"):
         from labkit.drawing.plots import picture_kind
 
@@ -79,6 +86,34 @@ def hold_clinic(options) -> int:
             kept_only=options.kept,
         )
     return show_evaluation(found, options)
+
+
+def hold_foreign_clinic(modes, options) -> int:
+    from pathlib import Path
+
+    from labkit.diagnosis.evaluation.foreign import clinic, report
+    from labkit.errors import RecipeError
+    from labkit.recording.files import written_whole
+
+    if options.contract:
+        raise RecipeError("--foreign and --contract: choose one; foreign programs have no contract")
+    if options.out and not options.out.endswith(".md"):
+        raise RecipeError(f"--out with --foreign: expected a file that ends in .md, got {options.out!r}")
+    found = clinic.hold(
+        options.split,
+        programs=options.programs.split(",") if options.programs else None,
+        modes=modes,
+        seeds=1 if options.seeds is None else options.seeds,
+        healthy=options.healthy,
+        jobs=options.jobs,
+        folder=Path(options.runs) if options.runs else None,
+        kept_only=options.kept,
+    )
+    show_json(report.as_plain(found)) if options.json else print(report.as_text(found))
+    if options.out:
+        with written_whole(options.out) as stream:
+            stream.write(report.in_markdown(found, clinic_command(options)).encode())
+    return 0
 
 
 def show_contract(outcomes, options) -> int:
@@ -118,9 +153,10 @@ def show_evaluation(found, options) -> int:
 
 def clinic_command(options) -> str:
     """The command that repeats this evaluation; defaults are left out."""
-    usual = {"split": "held-out", "seeds": None, "healthy": 200, "modes": None, "dataset": "mnist"}
+    usual = {"split": "held-out", "seeds": None, "healthy": 200, "modes": None, "dataset": "mnist", "programs": None}
     asked = ((name, getattr(options, name)) for name in usual)
-    return " ".join(["labkit clinic", *(f"--{name} {value}" for name, value in asked if value != usual[name])])
+    start = "labkit clinic --foreign" if options.foreign else "labkit clinic"
+    return " ".join([start, *(f"--{name} {value}" for name, value in asked if value != usual[name])])
 
 
 def add_atlas(commands) -> None:

@@ -109,7 +109,7 @@ class Patient:
     @property
     def place_right(self) -> bool | None:
         """None where the mode has no place to find. With a wrong name the place is wrong too."""
-        return self.rank == 1 and any(_is_at(self.place, each) for each in self.wanted) if self.wanted else None
+        return self.rank == 1 and any(is_at(self.place, each) for each in self.wanted) if self.wanted else None
 
     @property
     def onset_right(self) -> bool | None:
@@ -130,7 +130,7 @@ class Patient:
         return self.loss_alarm - self.onset if self.rank == 1 and self.loss_alarm is not None else None
 
 
-def _is_at(place: str, wanted: str) -> bool:
+def is_at(place: str, wanted: str) -> bool:
     """Is it this place, or a part of it? layer1.weight is at layer1; layer10 is not."""
     return place.startswith(wanted) and not place[len(wanted) :][:1].isalnum()
 

@@ -1,0 +1,274 @@
+"""Foreign programs: they learn, faults change what they say, the splits are fair, and results are counted as they are."""
+
+import json
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from labkit.cli.main import main
+from labkit.diagnosis.diagnose import UNSURE
+from labkit.diagnosis.evaluation.foreign import clinic, report, verify
+from labkit.diagnosis.evaluation.foreign.clinic import Case, Examined, Foreign, Recording
+from labkit.diagnosis.evaluation.foreign.faults import FAULTS, INTENDED, DoesNotApply
+from labkit.diagnosis.evaluation.foreign.registry import PROGRAMS, SPLITS, healthy_variants
+from labkit.diagnosis.evaluation.foreign.setup import unwatched
+from labkit.errors import RecipeError
+from labkit.failures.catalogue import FAILURES
+
+# --- programs and splits ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_learns(name):
+    assert verify.score_of(name, None, seed=3) >= PROGRAMS[name].enough
+
+
+@pytest.mark.parametrize("name", ["robot_arm", "shopping_baskets", "shape_vae"])
+def test_watching_changes_nothing(name):
+    recording = Recording()
+    assert PROGRAMS[name](recording, 0) == PROGRAMS[name](unwatched, 0)
+    assert len(recording.record.run) > 100 and not recording.record.guard.off
+
+
+def test_a_program_leaves_the_random_numbers_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    PROGRAMS["two_rings"].build.__name__  # noqa: B018
+    verify.score_of("two_rings", "no_step", 0)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_the_splits_share_no_program_and_have_the_same_tasks():
+    development, held_out = (set(names) for names in SPLITS.values())
+    assert not development & held_out and development | held_out == set(PROGRAMS) and len(PROGRAMS) >= 20
+    tasks = [Counter(PROGRAMS[name].task for name in names) for names in SPLITS.values()]
+    assert tasks[0] == tasks[1]
+
+
+def test_healthy_variants_stay_within_the_settings_of_their_program():
+    drawn = healthy_variants("development", 200)
+    assert drawn == healthy_variants("development", 200) and len(set(drawn)) > 190
+    assert set(Counter(name for name, *_ in drawn)) == set(SPLITS["development"])
+    for name, _, chosen in drawn:
+        program = PROGRAMS[name]
+        assert chosen.lr in program.optimizers[chosen.optimizer] and chosen.width in program.widths
+        assert chosen.batch_size in program.batch_sizes and chosen.schedule in program.schedules
+        setup, own = program.prepared(0, chosen), program.prepared(0)
+        assert 0.7 < setup.epochs * setup.per_epoch / (own.epochs * own.per_epoch) < 1.4  # about as many steps
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+def broken(name, fault):
+    """(the setup of a program with a fault, and the places it gave)."""
+    setup = PROGRAMS[name].prepared(0)
+    return setup, FAULTS[fault](setup)
+
+
+def pieces(s):
+    """All that an operator may change, as plain values."""
+    torch.manual_seed(0)
+    batch = next(iter(s.epoch()))
+    outputs = s.model(*batch[:-1])
+    loss = s.loss(outputs, batch[-1])
+    overridden = [sorted(set(vars(each)) & {"step", "zero_grad", "train", "eval"}) for each in (s.model, *s.optimizers)]
+    groups = [{key: value for key, value in group.items() if key != "params"} for each in s.optimizers
+              for group in each.param_groups]  # fmt: skip
+    known = {id(weight) for each in s.optimizers for group in each.param_groups for weight in group["params"]}
+    modules = [(name, str(module), module.training, getattr(module, "momentum", None), getattr(module, "p", None))
+               for name, module in s.model.named_modules()]  # fmt: skip
+    weights = [(name, each.requires_grad, id(each) in known, each.double().sum().item())
+               for name, each in s.model.named_parameters()]  # fmt: skip
+    data = [float(each.double().nan_to_num(9.0).mul(torch.arange(each.numel()).view(each.shape)).sum())
+            for each in (*s.train, *s.val)]  # fmt: skip
+    steps = s.batch_size, s.epochs, s.per_epoch, s.shuffle
+    return str((overridden, groups, modules, weights, data, steps, loss.item(), loss.requires_grad, str(loss.grad_fn)))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_changes_a_program_of_either_split_where_it_applies(fault):
+    applied = {name: verify.applies(name, fault) for name in PROGRAMS}
+    first = next(name for name in PROGRAMS if applied[name])
+    assert pieces(PROGRAMS[first].prepared(0)) == pieces(PROGRAMS[first].prepared(0))
+    assert pieces(broken(first, fault)[0]) != pieces(PROGRAMS[first].prepared(0))
+
+
+def test_a_fault_that_has_no_place_in_a_program_says_so():
+    with pytest.raises(DoesNotApply):
+        broken("tiny_gpt", "inputs_times_1000")  # its inputs are tokens
+    with pytest.raises(DoesNotApply):
+        broken("robot_arm", "softmax_before_loss")
+
+
+def test_every_accepted_name_is_a_mode_or_intended_to_be_one():
+    accepted = {name for each in FAULTS.values() for name in each.accepted}
+    assert accepted <= set(FAILURES) | set(INTENDED) and set(INTENDED) <= accepted
+
+
+def test_faults_do_what_they_say():
+    (x, y), healthy = PROGRAMS["concrete_strength"].prepared(0).train, PROGRAMS["concrete_strength"].prepared(0)
+    setup, _ = broken("concrete_strength", "shuffled_labels")
+    assert torch.equal(setup.train[1].sort().values, y.sort().values) and not torch.equal(setup.train[1], y)
+    setup, _ = broken("concrete_strength", "flipped_sign")
+    assert setup.loss(x[:, :1], y) == -healthy.loss(x[:, :1], y)
+    setup, _ = broken("concrete_strength", "broadcast_in_the_loss")
+    assert setup.loss(y[:, None], y) > 0.5 > healthy.loss(y[:, None], y)  # perfect predictions, and still a loss
+    setup, [place] = broken("wine_cultivars", "new_head_after_optimizer")
+    held = {id(weight) for group in setup.optimizer.param_groups for weight in group["params"]}
+    assert place == "exit" and id(setup.model.exit.weight) not in held and id(setup.model.entry.weight) in held
+    setup, places = broken("wine_cultivars", "frozen_body")
+    assert places == ("entry", "middle") and not setup.model.entry.weight.requires_grad
+    setup, _ = broken("star_spectra", "softmax_over_the_batch")
+    assert setup.model(setup.train[0][:8]).sum(0).allclose(torch.ones(20))
+    setup, _ = broken("shopping_baskets", "rate_times_100")
+    assert [each.param_groups[0]["lr"] for each in setup.optimizers] == pytest.approx([100.0, 1.0])
+
+
+# --- the verified cases -------------------------------------------------------------------------------
+
+
+def test_every_verified_case_hurts_on_all_seeds_by_the_stated_margin():
+    cases = verify.verified()
+    assert len(cases) > 300 and {each.program for each in cases} == set(PROGRAMS)
+    for each in cases:
+        scores = [math.nan if score is None else score for score in each.scores]
+        healthy = [verify.healthy_score(each.program, seed) for seed in verify.SEEDS]
+        assert all(map(verify.hurts, scores, healthy, strict=True)), each
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("concrete_strength", "broadcast_in_the_loss"),
+        ("article_tags", "flipped_sign"),
+        ("heart_beats", "one_missing_value"),
+        ("search_results", "frozen_body"),
+    ],
+)
+def test_a_stored_case_can_be_verified_again(program, fault):
+    assert any((each.program, each.fault) == (program, fault) for each in verify.verified("development"))
+    assert verify.hurts(verify.score_of(program, fault, 1), verify.score_of(program, None, 1))
+
+
+def test_harm_is_a_share_of_the_healthy_score():
+    assert verify.hurts(math.nan, 0.9) and verify.hurts(-1.0, 0.9) and verify.hurts(0.71, 0.9)
+    assert not verify.hurts(0.73, 0.9) and not verify.hurts(0.95, 0.9)
+
+
+def test_the_list_is_written_with_one_case_per_line():
+    found = {"seeds": (0, 1, 2), "healthy": {"a": [1.0, 0.9, 0.8]}, "cases": {"a": {"no_step": (0.0, None, 0.1)}}}
+    text = verify.as_json(found)
+    assert json.loads(text)["cases"] == {"a": {"no_step": [0.0, None, 0.1]}}
+    assert '   "no_step": [0.0, null, 0.1]' in text.splitlines()
+
+
+# --- scoring ------------------------------------------------------------------------------------------
+
+
+def sick(*verdict, fault="frozen_body", place="", wanted=(), counts=True, program="wine_cultivars"):
+    return Examined(Case(program, 0, fault), counts, verdict, place, wanted)
+
+
+def well(*verdict, counts=True):
+    return Examined(Case("wine_cultivars", 0), counts, verdict)
+
+
+FOUND = Foreign(
+    [
+        sick(("frozen_layers", 0.95), place="entry.weight", wanted=("entry", "middle")),
+        sick(("frozen_layers", 0.95), place="exit", wanted=("entry", "middle")),
+        sick(("underfit", 0.9), ("frozen_layers", 0.8), place="entry", wanted=("entry",)),
+        sick((UNSURE, 0.3), fault="flipped_sign", program="article_tags"),
+        sick(fault="flipped_sign"),
+        sick(fault="no_step", counts=False),
+    ],
+    [well(), well(), well(("leakage", 0.97)), well(("leakage", 0.97), counts=False)],
+    "development",
+)
+
+
+def test_results_are_counted_as_they_are():
+    rows = {row.what: (row.count, row.of) for row in report.numbers(FOUND)}
+    assert rows["noticed: something is said"] == (4, 5) and rows["named first"] == (2, 5)
+    assert rows["named among the first two"] == (3, 5) and rows["place correct, where there is one"] == (1, 3)
+    assert rows["false alarms on healthy runs"] == (1, 3) and rows["labkit raised an error"] == (0, 10)
+    unsure = [(row.count, row.of) for row in report.numbers(FOUND) if row.what == "- of these unsure"]
+    assert unsure == [(1, 4), (0, 1)]
+
+
+def test_calibration_counts_false_alarms_as_wrong_and_leaves_out_unsure():
+    bins = {(each.low, each.high): (each.given, each.correct) for each in clinic.calibration(FOUND)}
+    assert bins == {(0.9, 0.95): (1, 0), (0.95, 1.0): (3, 2)}
+
+
+def test_the_tables_group_by_family_task_and_fault():
+    assert report.by_family(FOUND)[1] == [("code", "5", "80%", "40%", "60%")]
+    assert report.by_task(FOUND)[1][1] == ("multi-label", "1", "100%", "0%", "0%")
+    assert report.by_fault(FOUND)[1][1] == ("flipped_sign", "2", "50%", "0%", "0%", "unsure 1, nothing 1")
+
+
+def test_misses_are_shown_for_the_development_split_only():
+    text = report.as_text(FOUND)
+    assert "wine_cultivars, frozen_body, seed 0: called underfit, then frozen_layers; correct: frozen_layers" in text
+    assert "placed in exit, not in entry or middle" in text and "false alarm on a healthy run" in text
+    held_out = Foreign(FOUND.sick, FOUND.healthy, "held-out")
+    for shown in (report.as_text(held_out), report.in_markdown(held_out, ""), json.dumps(report.as_plain(held_out))):
+        assert "underfit" not in shown and "wine_cultivars, " not in shown and "frozen_body" not in shown
+    page = report.in_markdown(FOUND, "labkit clinic --foreign")
+    assert "| named first | 2 of 5 | 40.0% |" in page and "## What went wrong" in page
+
+
+def test_an_error_of_the_program_is_not_an_error_of_labkit():
+    found = clinic.examine(Case("wine_cultivars", 0, "detached_outputs"))
+    assert found.counts and found.said == "detached_loss" and not found.crash
+
+
+def test_an_error_that_labkit_raises_into_the_loop_is_counted(monkeypatch):
+    def failing(self, loss, batch=None):
+        raise TypeError("no such loss")
+
+    monkeypatch.setattr("labkit.diagnosis.watch.as_loss", lambda loss: failing(None, loss))
+    assert clinic.raised_by_labkit(caught(lambda: PROGRAMS["two_rings"](Recording(), 0))) is True
+
+
+def caught(action):
+    try:
+        action()
+    except Exception as error:
+        return error
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+SHORT = ["--modes", "step_missing,frozen_layers", "--programs", "concrete_strength,wine_cultivars", "--healthy", "16"]
+
+
+def test_the_command_evaluates_stores_and_reuses_runs(monkeypatch, capsys, tmp_path):
+    options = ["clinic", "--foreign", "--split", "development", *SHORT, "--runs", str(tmp_path)]
+    assert main([*options, "--json", "--out", str(tmp_path / "page.md")]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert [each["what"] for each in first["numbers"]][:1] == ["noticed: something is said"]
+    assert {each["case"]["fault"] for each in first["sick"]} == {"no_step", "frozen_body"} and len(first["sick"]) == 4
+    assert len(first["healthy"]) == 4
+    assert "labkit clinic --foreign --split development" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(clinic, "trained", lambda case: pytest.fail("trained again"))
+    assert main([*options, "--kept", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sick"] == first["sick"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"split": "retired"}, "expected one of development, held-out"),
+        ({"programs": ["two_ring"]}, "two_rings"),
+        ({"seeds": 4}, "expected 1 to 3"),
+        ({"kept_only": True}, "--runs FOLDER"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_trained(options, words):
+    with pytest.raises(RecipeError, match=words):
+        clinic.hold(**{"split": "held-out"} | options)
