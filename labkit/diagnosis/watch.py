@@ -1,6 +1,7 @@
 """The same instruments around any PyTorch training loop: two lines, and what they record is an ordinary run."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -13,8 +14,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.recording.guard import Guard
 from labkit.recording.meters import WeightMeter
+from labkit.recording.nan_hunt import in_forward, in_gradients, in_loss
 from labkit.recording.nested import first_tensor, split_batch
-from labkit.recording.recorder import FULL_EVERY, SAMPLES, Recorder
+from labkit.recording.recorder import FULL_EVERY, ORIGIN, SAMPLES, Recorder
 from labkit.recording.run import Run
 from labkit.training.loop import error_facts
 from labkit.training.state import current_scale
@@ -105,6 +107,7 @@ class Watch(Recorder):
             self.activations.modules = {}
             if self.probe:
                 self.probe.activations = {}  # its traces have the same columns
+        self.before_update: tuple[dict | None, Any, dict | None] | None = None  # of a step with non-finite gradients
         self.held: float | Tensor | None = None  # what the weight meter held before the update, until the loss is known
         self.alarmed: set[str] = set()
         self.error: dict | None = None
@@ -158,6 +161,21 @@ class Watch(Recorder):
     @torch.no_grad()
     def _hold_now(self) -> None:
         self.held = self._hold()
+        if isinstance(self.held, float) and not math.isfinite(self.held) and self.first_nonfinite is None:
+            # Now, because the update will turn the weights into NaN as well.
+            self.before_update = self._try(ORIGIN, self._hunt_before_update)
+
+    def _hunt_before_update(self) -> tuple[dict | None, Any, dict | None]:
+        """What is not finite up to the outputs, the outputs, and the first gradient that is not finite."""
+        with self.samples.not_listening():
+            found, outputs = in_forward(self.model, self.samples.latest, self.autocast)
+        return found, outputs, in_gradients(self.model)
+
+    def _find_origin(self, x: Any, y: Any) -> dict | None:
+        if self.before_update is None:
+            return super()._find_origin(x, y)
+        found, outputs, gradients = self.before_update
+        return found or in_loss(outputs, y, self.loss, self.autocast) or gradients
 
     @torch.no_grad()
     def step(self, loss: Tensor | float, batch: Batch | None = None) -> None:
@@ -174,6 +192,7 @@ class Watch(Recorder):
             row, self.held = WeightMeter.row(value, norm), None
             scale = current_scale(self.scaler) if self.scaler else 1.0
             self._note(row, x, y, scale)
+            self.before_update = None
         else:
             self.samples.passes = []
         self.calls += 1

@@ -581,16 +581,21 @@ def constant_loss(loss, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         constant = outputs.detach().float().mean(axes, keepdim=True).nan_to_num_().requires_grad_()
         optimizer = torch.optim.LBFGS([constant], max_iter=20, line_search_fn="strong_wolfe")
-        found = [math.inf]
+        found = []
 
         def closure() -> torch.Tensor:
             value = loss(constant.expand_as(outputs), targets).float().mean()
-            (constant.grad,) = torch.autograd.grad(value, constant)  # and not backward: a loss may have weights
+            (slope,) = torch.autograd.grad(value, constant, allow_unused=True)  # not backward: a loss may have weights
+            constant.grad = torch.zeros_like(constant) if slope is None else slope
             found.append(value.item())
+            if not math.isfinite(found[-1]):
+                raise ArithmeticError("no constant prediction has a finite loss")
             return value
 
-        optimizer.step(closure)
-    return min(each for each in found if not math.isnan(each))
+        # Not every loss depends on the outputs alone, has a derivative or is finite everywhere.
+        with contextlib.suppress(ArithmeticError, RuntimeError, IndexError):
+            optimizer.step(closure)
+    return min((each for each in found if math.isfinite(each)), default=math.nan)
 
 
 def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -607,6 +612,8 @@ def dead_share(activation: torch.Tensor) -> torch.Tensor:
 
 def by_unit(activation: torch.Tensor) -> torch.Tensor:
     """One column per unit: the channels of an image, else the last axis."""
+    if activation.ndim < 2:
+        return activation.reshape(-1, 1)
     units = activation.transpose(1, -1) if activation.ndim == 4 else activation
     return units.flatten(0, -2)
 

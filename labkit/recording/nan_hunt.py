@@ -30,29 +30,47 @@ def hunt(
     of them) and "spread" (largest minus smallest input of the module in those samples); for the loss what
     `_finite_up_to` says; for a gradient "weight", the largest magnitude of the parameter itself.
     """
+    found, outputs = in_forward(model, x, autocast)
+    return found or in_loss(outputs, y, loss, autocast) or in_gradients(model)
+
+
+def in_forward(model: torch.nn.Module, x: Any, autocast: Autocast) -> tuple[dict[str, Any] | None, Any]:
+    """The first non-finite tensor up to the outputs, and the outputs; None for what there is not."""
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
         if _bad(weight):
-            return _finding("weights", name, weight)
-    if x is not None:
-        inputs = first_tensor(x)
-        if inputs is not None and _bad(inputs):
-            return _finding("inputs", "batch", inputs, samples=True)
-        outputs, found = _replay(model, x, autocast)
-        if found:
-            sizes = _sizes_in_float32(model, x)
-            return found | {"float32": sizes.get(found["place"]), "float32_sizes": sizes}
-        if torch.is_tensor(outputs) and _bad(outputs):  # between modules: a bare torch.log in a forward
-            return _finding("activations", "outputs", outputs, samples=True)
-        if loss is not None and y is not None:
-            with autocast():
-                value = loss(outputs, y)
-            if _bad(value):
-                finding = _finding("loss", getattr(loss, "__name__", type(loss).__name__), value)
-                return finding | _finite_up_to(loss, outputs, y, autocast)
-            derivative = _derivative(loss, outputs, y, autocast)
-            if derivative is not None and _bad(derivative):  # a finite loss with a non-finite gradient at the outputs
-                finding = _finding("gradients", "outputs", derivative, samples=True)
-                return finding | _finite_up_to(loss, outputs, y, autocast)
+            return _finding("weights", name, weight), None
+    if x is None:
+        return None, None
+    inputs = first_tensor(x)
+    if inputs is not None and _bad(inputs):
+        return _finding("inputs", "batch", inputs, samples=True), None
+    outputs, found = _replay(model, x, autocast)
+    if found:
+        sizes = _sizes_in_float32(model, x)
+        return found | {"float32": sizes.get(found["place"]), "float32_sizes": sizes}, outputs
+    if torch.is_tensor(outputs) and _bad(outputs):  # between modules: a bare torch.log in a forward
+        return _finding("activations", "outputs", outputs, samples=True), outputs
+    return None, outputs
+
+
+def in_loss(outputs: Any, y: Any, loss: Loss | None, autocast: Autocast) -> dict[str, Any] | None:
+    """The loss of finite outputs, or its gradient at the outputs, if that is not finite."""
+    if outputs is None or loss is None or y is None:
+        return None
+    with torch.no_grad(), autocast():
+        value = loss(outputs, y)
+    if _bad(value):
+        finding = _finding("loss", getattr(loss, "__name__", type(loss).__name__), value)
+        return finding | _finite_up_to(loss, outputs, y, autocast)
+    derivative = _derivative(loss, outputs, y, autocast)
+    if derivative is not None and _bad(derivative):  # a finite loss with a non-finite gradient at the outputs
+        finding = _finding("gradients", "outputs", derivative, samples=True)
+        return finding | _finite_up_to(loss, outputs, y, autocast)
+    return None
+
+
+def in_gradients(model: torch.nn.Module) -> dict[str, Any] | None:
+    """The first parameter whose gradient is not finite, in backward order."""
     for name, weight in reversed(list(model.named_parameters())):  # backward order: nearest the loss first
         if weight.grad is not None and _bad(weight.grad):
             return _finding("gradients", name, weight.grad) | {"weight": weight.detach().abs().max().item()}

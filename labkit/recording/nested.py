@@ -30,8 +30,18 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     return batch, next((getattr(batch, name) for name in TARGETS if hasattr(batch, name)), None)
 
 
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The arguments of one call of a module."""
+
+    positional: tuple
+    named: dict[str, Any]
+
+
 def call(model: nn.Module, inputs: Any) -> Any:
     """The model on the inputs of a batch: as named or as several arguments where its `forward` takes them so."""
+    if isinstance(inputs, Call):
+        return model(*inputs.positional, **inputs.named)
     if isinstance(inputs, Mapping) and _takes(model, **inputs):
         return model(**inputs)
     if isinstance(inputs, tuple | list) and _takes(model, *inputs):

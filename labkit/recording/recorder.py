@@ -362,10 +362,13 @@ class Recorder(LossRecorder):
         if self.check_every > 1:
             return {"step": step, "stage": "unknown"}  # too late to replay: `as_run` reads it from the traces
         with self.samples.not_listening():
-            found = self._try(ORIGIN, lambda: hunt(self.model, x, y, self.loss, self.autocast))
+            found = self._try(ORIGIN, lambda: self._find_origin(x, y))
         found = found or {"stage": "loss", "place": "loss"}
         # Weights become non-finite in an update, and the next look sees it.
         return {"step": max(0, step - (found["stage"] == "weights")), **found}
+
+    def _find_origin(self, x, y) -> dict | None:
+        return hunt(self.model, x, y, self.loss, self.autocast)
 
 
 def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from labkit.recording.facts import MOST_CLASSES
-from labkit.recording.nested import first_tensor, given, real
+from labkit.recording.nested import Call, first_tensor, given, real
 
 PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
 TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
@@ -52,6 +52,7 @@ class SampleLog:
         self.evaluations: list[dict] = []
         self.listening = True
         self.hooks: list[Any] = []
+        self.latest: Call | None = None  # the last forward pass with gradients
 
     def attach(self, protect=lambda hook: hook) -> None:
         """`protect` is put around the hook: what it raises must not reach the forward pass."""
@@ -63,6 +64,7 @@ class SampleLog:
     def detach(self) -> None:
         for hook in self.hooks:
             hook.remove()
+        self.latest = None
 
     @contextlib.contextmanager
     def not_listening(self):
@@ -76,6 +78,8 @@ class SampleLog:
     def _note(self, _, inputs, named) -> None:
         if self.listening:
             training = all(module.training for module in self.switches)
+            if torch.is_grad_enabled():
+                self.latest = Call(inputs, named)
             x = given(inputs, named)
             sample = pixels(real(x)) if x is not None and x.ndim > 1 and x.numel() else None
             self.passes.append(Pass(training, torch.is_grad_enabled(), sample))

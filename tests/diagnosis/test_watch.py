@@ -580,3 +580,51 @@ def test_ignored_labels_of_minus_100_are_no_classes():
             optimizer.step()
             record.step(loss, batch=(x, y))
     assert "classes" not in record.run.facts and len(record.run) == 4
+
+
+# --- the origin of a NaN: found before the update makes the weights NaN as well -------------------
+
+
+def watched_until_nan(spoil_input=lambda x: x, loss_of=cross_entropy, **options):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with strictly(model, optimizer, **options) as record:
+        for step, (x, y) in enumerate(batches(12)):
+            optimizer.zero_grad()
+            x = spoil_input(x.clone()) if step == 5 else x
+            loss = loss_of(model(x), y) if step == 5 else cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    return record
+
+
+def one_missing_value(x: torch.Tensor) -> torch.Tensor:
+    x[3, 0, 14, 14] = float("nan")
+    return x
+
+
+def test_a_missing_value_in_the_data_is_named_with_its_sample():
+    record = watched_until_nan(one_missing_value)
+    origin = record.run.facts["first_nonfinite"]
+    assert (origin["stage"], origin["step"], origin["samples"]) == ("inputs", 5, [3])
+    assert [found.name for found in record.diagnose()] == ["nan_in_data"]
+
+
+def log_of_softmax(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Overflows: naive, and with large outputs."""
+    return -(1000 * outputs).exp().div((1000 * outputs).exp().sum(1, keepdim=True)).log()[:, 0].mean()
+
+
+def test_a_loss_that_is_not_finite_is_found_behind_finite_outputs():
+    record = watched_until_nan(loss_of=log_of_softmax, loss_fn=log_of_softmax)
+    origin = record.run.facts["first_nonfinite"]
+    assert (origin["stage"], origin["place"], origin["step"]) == ("loss", "log_of_softmax", 5)
+
+
+def test_gradients_that_are_not_finite_are_found_though_the_loss_is_finite():
+    def root_at_zero(outputs, targets):
+        return cross_entropy(outputs, targets) + (outputs - outputs.detach()).square().sum().sqrt()
+
+    origin = watched_until_nan(loss_of=root_at_zero).run.facts["first_nonfinite"]
+    assert (origin["stage"], origin["step"]) == ("gradients", 5)

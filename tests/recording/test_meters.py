@@ -659,3 +659,20 @@ def test_a_run_knows_what_share_of_its_loss_is_unexplained():
     assert shares[0] > 0.9 and shares[-1] < 0.8 * shares[0]
     with pytest.raises(NoTrace, match="give `watch` a probe"):
         unexplained(Run({"probe_loss": np.ones(2)}))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda outputs, targets: torch.tensor(1.0),  # no graph
+        lambda outputs, targets: targets.float().mean().requires_grad_(),  # does not depend on the outputs
+        lambda outputs, targets: outputs.sum() * float("nan"),
+        lambda outputs, targets: outputs.sum().abs().log(),  # falls without end
+    ],
+)
+def test_a_loss_of_any_kind_gives_a_number_or_none(odd):
+    assert isinstance(constant_loss(odd, torch.randn(8, 3), torch.zeros(8)), float)
+
+
+def test_an_activation_of_single_numbers_is_one_unit():
+    assert dead_share(torch.zeros(8)) == 1 and dead_share(torch.ones(8)) == 0
