@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from labkit.recording.run import Run
-from labkit.recording.summaries import fixed_loss, late_loss
+from labkit.recording.summaries import chance_loss, fixed_loss, late_loss
 
 
 def stuck(run: Run, share: float = 0.05) -> bool:
@@ -73,10 +73,9 @@ def oscillation(run: Run) -> tuple[float, float]:
 
 
 def unlearned(run: Run, share: float) -> bool:
-    """Did the loss end above this share of chance level, which is ln(classes), or not finite at all?"""
-    losses = run["probe_loss"] if "probe_loss" in run else run.smoothed()
-    classes = run.facts.get("classes") or len(run.facts.get("label_shares", ()))
-    return bool(classes > 1 and len(losses) and not losses[-1] <= share * np.log(classes))
+    """Did the loss end above this share of chance level, or not finite at all?"""
+    losses, chance = run["probe_loss"] if "probe_loss" in run else run.smoothed(), chance_loss(run)
+    return bool(chance > 0 and len(losses) and not losses[-1] <= share * chance)
 
 
 def flat_start(run: Run, share: float = 0.02) -> int:

@@ -50,8 +50,12 @@ def worst_dead(run: Run) -> tuple[np.ndarray, str]:
 
 
 def chance_loss(run: Run) -> float:
-    """The loss at chance level, ln(classes); NaN where the number of classes is not known."""
-    return float(np.log(run.facts.get("classes") or np.nan))
+    """The loss of a prediction without any information: the best constant one, as measured on the probe.
+
+    Without a probe ln(classes), which is the same where all classes are equally frequent; NaN where neither is known.
+    """
+    classes = run.facts.get("classes") or len(run.facts.get("label_shares", ()))
+    return float(run.facts.get("constant_loss") or (np.log(classes) if classes > 1 else np.nan))
 
 
 def unexplained(run: Run) -> np.ndarray:

@@ -1,12 +1,11 @@
 """reduction='sum': the gradient is too large by a factor of the batch size."""
 
-import math
-
 import numpy as np
 from torch.nn.functional import cross_entropy
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.summaries import chance_loss
 from labkit.training.recipe import Recipe
 
 # The loss of the probe over the mean loss of its single images, at its lowest. A mean gives about 1 (0.5 to 2), a
@@ -38,7 +37,7 @@ def signature(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"the loss of a batch is {times:.0f} times the mean loss of its images; it starts at {losses[0]:.0f} and "
         f"rises to {peak:.3g}",
-        usual=f"a factor of 1, and a first loss of about {math.log(run.facts.get('classes', 10)):.2f}",
+        usual=f"a factor of 1, and a first loss of about {chance_loss(run):.2f}",
         onset=0,
         place="loss",
         confidence=0.95,

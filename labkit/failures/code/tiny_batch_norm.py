@@ -1,11 +1,10 @@
 """Batch norm on batches of two: each image is normalised with one other image, and the net learns noise."""
 
-import math
-
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.summaries import chance_loss
 from labkit.training.recipe import Recipe
 
 FEW = 4  # images per batch; from 8 on, batch statistics become usable
@@ -20,7 +19,7 @@ sick = healthy.but(normalisation="batch")
 def signature(run: Run) -> Evidence | None:
     length, norms = run.facts.get("batch_length") or np.inf, run.facts.get("batch_norms")
     losses = run["loss"][-max(1, len(run) // 4) :]
-    chance = math.log(run.facts.get("classes", 10))
+    chance = chance_loss(run)
     if length > FEW or not norms or not np.isfinite(losses).all() or losses.mean() < LEFT * chance:
         return None
     return Evidence(

@@ -4,12 +4,13 @@ import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.summaries import chance_loss
 from labkit.training.recipe import Recipe
 
-# Loss of the last batches, with dropout, minus the loss on the probe, without. Digits: p = 0.2: 0.05; 0.5: 0.12;
-# 0.95: 0.8 nats. On photographs p = 0.2 already gives 0.3, because the loss is still falling.
-EXTRA = 0.5
-HIGH = 0.25  # probe loss as a share of ln(classes): p = 0.8 also has an extra of 0.35, but learns (0.09); 0.95: 0.45
+# Loss of the last batches, with dropout, minus that on the probe, without, over chance level. Digits: p = 0.2: 0.02;
+# 0.5: 0.05; 0.95: 0.35. On photographs p = 0.2 already gives 0.13, because the loss is still falling.
+EXTRA = 0.22
+HIGH = 0.25  # probe loss over chance level: p = 0.8 also has an extra of 0.35, but learns (0.09); 0.95: 0.45
 
 healthy = Recipe(optimizer="adam", lr=0.003, dropout=0.2)
 sick = healthy.but(dropout=0.95)
@@ -20,8 +21,8 @@ def signature(run: Run) -> Evidence | None:
     if not dropouts or not run["train_mode"][-1]:
         return None
     batches, probe = run["loss"][-max(1, len(run) // 8) :], float(run["probe_loss"][-1])
-    extra = float(np.mean(batches)) - probe
-    if not (np.isfinite(extra) and extra > EXTRA and probe > HIGH * np.log(run.facts.get("classes", 10))):
+    extra, chance = float(np.mean(batches)) - probe, chance_loss(run)
+    if not (np.isfinite(extra) and extra > EXTRA * chance and probe > HIGH * chance):
         return None
     return Evidence(
         seen=f"the loss is {probe + extra:.2f} in training and {probe:.2f} on training images with dropout off "

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failures.mode import ClassicCurve, Evidence, FailureMode, Knob
 from labkit.recording.run import Run
-from labkit.recording.summaries import typical
+from labkit.recording.summaries import chance_loss, typical
 from labkit.training.recipe import Recipe
 
 NARROW = 1.0  # units in the narrowest hidden layer over outputs. Here 0.2; healthy nets: 3 and more.
@@ -37,7 +37,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     third = int(np.searchsorted(steps, steps[-1] * 2 / 3))
     with np.errstate(all="ignore"):
-        high = losses[-1] / np.log(run.facts.get("classes", 10))
+        high = losses[-1] / chance_loss(run)
         level, learned = 1 - losses[-1] / losses[third], 1 - losses[-1] / losses[0]
     if high < HIGH or abs(run.gap[-1]) > GAP or not abs(level) < LEVEL or not learned > LEARNED:
         return None

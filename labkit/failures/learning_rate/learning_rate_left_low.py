@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
-from labkit.recording.summaries import quarters, typical
+from labkit.recording.summaries import chance_loss, quarters, typical
 from labkit.training.recipe import Recipe
 
 # The median update of the layer that moves most, as a share of it. Healthy short runs: 3e-3 to 5e-2; here 1e-3. Below
@@ -29,7 +29,7 @@ def signature(run: Run) -> Evidence | None:
     means = quarters(loss)
     if not (TINY < ratio < SMALL and np.isfinite(means).all() and np.ptp(lr) <= STEADY * lr.max()):
         return None
-    if run.clipped.mean() > CLIPPED or not 0 < loss[0] < ODD * np.log(run.facts.get("classes", 10)):
+    if run.clipped.mean() > CLIPPED or not 0 < loss[0] < ODD * chance_loss(run):
         return None
     share = (means[2] - means[3]) / max(loss[0] - means[3], 1e-12)
     if share < LATE or not HIGH < means[3] < FELL * loss[0] or not (np.diff(means) < 0).all():

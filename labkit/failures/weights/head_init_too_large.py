@@ -1,12 +1,11 @@
 """The last layer starts a hundred times too large, while all other layers have a healthy scale."""
 
-import numpy as np
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import unlearned
 from labkit.recording.run import Run
-from labkit.recording.summaries import hidden_sizes, matrix_layers
+from labkit.recording.summaries import chance_loss, hidden_sizes, matrix_layers
 from labkit.training import models
 from labkit.training.recipe import Recipe
 
@@ -35,11 +34,11 @@ sick = healthy.but(model=mlp_with_large_head)
 
 def signature(run: Run) -> Evidence | None:
     inputs, hidden, outputs = hidden_sizes(run)
-    first, classes = float(run["loss"][0]), run.facts.get("classes") or len(run.facts.get("label_shares", ()))
-    if classes < 2 or not len(hidden) or not inputs < LARGE_INPUTS or not 0 < hidden[-1] < LARGE_HIDDEN:
+    first, chance = float(run["loss"][0]), chance_loss(run)
+    if not len(hidden) or not inputs < LARGE_INPUTS or not 0 < hidden[-1] < LARGE_HIDDEN:
         return None
     ratio = outputs / hidden[-1]
-    if not ratio > LARGE or not first > WRONG * np.log(classes) or not unlearned(run, SLOW):
+    if not ratio > LARGE or not first > WRONG * chance or not unlearned(run, SLOW):
         return None
     return Evidence(
         seen=f"a first loss of {first:.3g}: the outputs have {ratio:.0f} times the standard deviation of the last "

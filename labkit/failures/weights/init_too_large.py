@@ -5,7 +5,7 @@ import numpy as np
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import unlearned
 from labkit.recording.run import Run
-from labkit.recording.summaries import hidden_sizes
+from labkit.recording.summaries import chance_loss, hidden_sizes
 from labkit.training.recipe import Recipe
 
 LARGE_INPUTS = 3.0  # standard deviation of the inputs; normalised 1. Raw pixels are another failure
@@ -23,17 +23,16 @@ sick = healthy.but(init="normal")
 
 def signature(run: Run) -> Evidence | None:
     inputs, hidden, _ = hidden_sizes(run)
-    first, classes = float(run["loss"][0]), run.facts.get("classes") or len(run.facts.get("label_shares", ()))
-    if classes < 2 or not len(hidden) or not inputs < LARGE_INPUTS or not hidden.max() > LARGE:
+    first, chance = float(run["loss"][0]), chance_loss(run)
+    if not len(hidden) or not inputs < LARGE_INPUTS or not hidden.max() > LARGE:
         return None
-    if not first > WRONG * np.log(classes) or not run["grad_norm_total"][0] <= EXPLODED or not unlearned(run, SLOW):
+    if not first > WRONG * chance or not run["grad_norm_total"][0] <= EXPLODED or not unlearned(run, SLOW):
         return None
     place = run.activations[1 + int(np.argmax(hidden))]
     return Evidence(
         seen=f"a first loss of {first:.3g}; the inputs have a standard deviation of {inputs:.2g}, but {place} has "
         f"{hidden.max():.2g}",
-        usual=f"a first loss of {np.log(classes):.2f} to {2.4 * np.log(classes):.1f}, and a standard deviation of 0.2 "
-        "to 1.2",
+        usual=f"a first loss of {chance:.2f} to {2.4 * chance:.1f}, and a standard deviation of 0.2 to 1.2",
         onset=0,
         place=place,
     )
