@@ -119,9 +119,10 @@ FACTS: dict[str, Kind] = {
     "thinned": record({"stride": COUNT, "until": WHOLE}),
     "switched_off": many(record({"instrument": TEXT, "step": WHOLE, "error": TEXT})),
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),
-    "dtypes": record({}, {"weights": NAMES, "outputs": NAMES, "state": NAMES}),
+    "dtypes": record({}, {"weights": NAMES, "inputs": NAMES, "outputs": NAMES, "state": NAMES}),
     "batch_norms": NAMES,
     "dropouts": NAMES,
+    "dropout_rates": many(NUMBER),  # of each of them
     "not_in_optimizer": NAMES,
     "unregistered": many(many(WHOLE)),
     "batch_length": WHOLE,

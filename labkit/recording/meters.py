@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from labkit.recording.guard import Guard
-from labkit.recording.nested import call, first_tensor, given, real
+from labkit.recording.nested import call, first_tensor, given, real, replaced
 from labkit.recording.packed_tensors import PackedTensors
 from labkit.recording.undisturbed import captured, evaluating
 
@@ -387,6 +387,7 @@ class ActivationMeter:
         self.modules = activations_of(model)
         self.latest: dict[str, torch.Tensor] = {}
         self.formats: set[torch.dtype] = set()  # of the outputs
+        self.input_formats: set[torch.dtype] = set()
         self.hooks = []
         self.held: PackedTensors | None = None
         self.ranges: torch.Tensor | None = None
@@ -438,8 +439,9 @@ class ActivationMeter:
         found = [self.latest.get(name) for name in self.names]  # None: not used in the forward pass, or no tensor
         if any(each is not None and not each.numel() for each in found):
             return  # an empty batch has no statistics: those of the last step stand
-        if found[-1] is not None:
-            self.formats.add(found[-1].dtype)
+        for formats, tensor in ((self.input_formats, found[0]), (self.formats, found[-1])):
+            if tensor is not None:
+                formats.add(tensor.dtype)
         nothing = torch.full((1,), float("nan"))
         tensors = [nothing if each is None else real(each[:SAMPLES] if each.ndim else each[None]) for each in found]
         if self.held is None or [tensor.shape for tensor in tensors] != self.held.shapes:
@@ -559,9 +561,9 @@ class Probe:
         if self.loss is None or self.y is None:
             return {}
         found = {"probe_loss": self.loss(answer, self.y).float().mean()}
+        if self.constant_loss is None:
+            self.constant_loss = constant_loss(self.loss, answer, self.y)
         if torch.is_tensor(answer) and torch.is_tensor(self.y):
-            if self.constant_loss is None:
-                self.constant_loss = constant_loss(self.loss, answer, self.y)
             each = sample_losses(self.loss, answer[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
             found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
         return found
@@ -572,11 +574,14 @@ def activations_of(model: nn.Module) -> dict[str, nn.Module]:
     return {name or "net": each for name, each in model.named_modules() if isinstance(each, ACTIVATIONS)}
 
 
-def constant_loss(loss, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+def constant_loss(loss, answer, targets) -> float:
     """The loss of the best prediction that is the same for every sample: what a net without any information reaches.
 
     The same at every position of a sequence or an image, too. Found by a few steps of LBFGS, whatever the loss is.
     """
+    outputs = first_tensor(answer)
+    if outputs is None or not outputs.is_floating_point():
+        return math.nan
     axes = {3: (0, 1), 4: (0, 2, 3)}.get(outputs.ndim, (0,))  # (samples, tokens, words), (samples, classes, pixels)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         constant = outputs.detach().float().mean(axes, keepdim=True).nan_to_num_().requires_grad_()
@@ -584,7 +589,7 @@ def constant_loss(loss, outputs: torch.Tensor, targets: torch.Tensor) -> float:
         found = []
 
         def closure() -> torch.Tensor:
-            value = loss(constant.expand_as(outputs), targets).float().mean()
+            value = loss(replaced(answer, outputs, constant.expand_as(outputs)), targets).float().mean()
             (slope,) = torch.autograd.grad(value, constant, allow_unused=True)  # not backward: a loss may have weights
             constant.grad = torch.zeros_like(constant) if slope is None else slope
             found.append(value.item())

@@ -1,5 +1,6 @@
 """Tensors inside what training loops pass around: tuples, dictionaries, dataclasses, batches of any kind."""
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
@@ -67,6 +68,25 @@ def first_tensor(thing: Any) -> torch.Tensor | None:
     parts: Iterable[Any] = thing if isinstance(thing, tuple | list) else named.values()
     found = [tensor for part in parts if (tensor := first_tensor(part)) is not None]
     return next((tensor for tensor in found if tensor.is_floating_point()), found[0] if found else None)
+
+
+def replaced(thing: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """The same structure of tuples, lists, dictionaries and dataclasses, with another tensor in the place of one."""
+    if thing is old:
+        return new
+    if isinstance(thing, Mapping):
+        changed = copy.copy(thing)
+        for name, value in thing.items():
+            changed[name] = replaced(value, old, new)  # type: ignore[index]  # dictionaries are mutable
+        return changed
+    if isinstance(thing, tuple | list):
+        parts = [replaced(part, old, new) for part in thing]
+        return type(thing)(*parts) if hasattr(thing, "_fields") else type(thing)(parts)
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return dataclasses.replace(
+            thing, **{name: replaced(part, old, new) for name, part in _named_parts(thing).items()}
+        )
+    return thing
 
 
 def _named_parts(thing: Any) -> Mapping[str, Any]:

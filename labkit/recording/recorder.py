@@ -348,11 +348,12 @@ class Recorder(LossRecorder):
         return facts | (self._try(SAMPLES, self.samples.facts) or {}) | self.guard.facts()
 
     def _dtypes(self) -> dict[str, list[str]]:
-        """The number formats of the weights, the outputs and the optimizers' state."""
+        """The number formats of the weights, the inputs, the outputs and the optimizers' state."""
         states = (state for each in self.optimizers for state in each.state.values() if isinstance(state, dict))
         memory = [value for state in states for value in state.values()]
         kinds = {
             "weights": {weight.dtype for weight in self.model.parameters()},
+            "inputs": self.activations.input_formats,
             "outputs": self.activations.formats,
             "state": {value.dtype for value in memory if torch.is_tensor(value) and value.ndim},  # not the step count
         }

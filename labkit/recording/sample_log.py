@@ -142,6 +142,7 @@ class SampleLog:
         facts = {
             "batch_norms": self.batch_norms,
             "dropouts": self.dropouts,
+            "dropout_rates": [float(self.model.get_submodule(name).p) for name in self.dropouts],
             "not_in_optimizer": not_in_optimizer(self.model, self.optimizers),
             "unregistered": self.foreign or [],
             "batch_length": int(np.median(so_far.lengths)) if len(so_far.lengths) else 0,

@@ -4,6 +4,7 @@ import numpy as np
 
 from labkit.failures.mode import Branch, ClassicCurve, Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.summaries import chance_loss, unexplained
 from labkit.training.recipe import Recipe
 
 # Validation loss at the end over its lowest. Healthy runs rise to at most 1.4; 100 samples give 2 to 3.
@@ -11,14 +12,33 @@ RISE = 1.5
 # Validation loss minus training loss, in nats. Healthy runs here end at 0.1 to 0.3, 100 samples at 2 to 4.
 GAP = 0.6
 MEMORISED = 0.99  # training accuracy; a net that still misses training images has not memorised them
+# Losses over that of a constant prediction, on the probe and in validation, for tasks without an accuracy. Small healthy
+# programs end at 0.03 to 0.45 in both; twelve samples at 0 to 0.03 and 0.5 to 3.
+FITTED, USELESS = 0.05, 0.45
 
 healthy = Recipe()
 sick = healthy.but(samples=100)
 
 
-def signature(run: Run) -> Evidence | None:
-    if not {"val_loss", "probe_loss", "probe_accuracy"} <= set(run.traces) or not np.isfinite(run["val_loss"]).all():
+def without_accuracy(run: Run) -> Evidence | None:
+    """The same for regression and other tasks: fitted almost exactly, and of no use on new samples."""
+    fitted, useless = float(unexplained(run)[-1]), float(run["val_loss"][-1] / chance_loss(run))
+    if not (fitted < FITTED and useless > USELESS):
         return None
+    return Evidence(
+        seen=f"of the loss of a constant prediction {fitted:.1%} is left on training samples, and {useless:.0%} in "
+        "validation",
+        usual="about the same share in both, at most 30 % apart",
+        onset=int(run["val_step"][int(np.argmin(run["val_loss"]))]),
+        confidence=0.8,
+    )
+
+
+def signature(run: Run) -> Evidence | None:
+    if not {"val_loss", "probe_loss"} <= set(run.traces) or not np.isfinite(run["val_loss"]).all():
+        return None
+    if "probe_accuracy" not in run:
+        return without_accuracy(run)
     losses, lowest = run["val_loss"], int(np.argmin(run["val_loss"]))
     gap = float(run.gap[-1])
     if losses[-1] < RISE * losses[lowest] or gap < GAP or run["probe_accuracy"][-1] < MEMORISED:

@@ -4,12 +4,16 @@ import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
-from labkit.recording.summaries import chance_loss
+from labkit.recording.summaries import chance_loss, unexplained
 from labkit.training.recipe import Recipe
 
 # Loss of the last batches, with dropout, minus that on the probe, without, over chance level. Digits: p = 0.2: 0.02;
 # 0.5: 0.05; 0.95: 0.35. On photographs p = 0.2 already gives 0.13, because the loss is still falling.
 EXTRA = 0.22
+MOST = 1.5  # beyond, the loss in training is far above chance level, and something else is wrong
+# The largest dropout rate, and the probe loss over that of a constant prediction. Rates of 0.1 to 0.5 are usual, 0.8
+# still learns; with 0.95, programs of other tasks end at 0.67 to 0.94 and healthy ones at 0.03 to 0.45.
+NEARLY_ALL, LEFT = 0.9, 0.25
 HIGH = 0.25  # probe loss over chance level: p = 0.8 also has an extra of 0.35, but learns (0.09); 0.95: 0.45
 
 healthy = Recipe(optimizer="adam", lr=0.003, dropout=0.2)
@@ -22,7 +26,17 @@ def signature(run: Run) -> Evidence | None:
         return None
     batches, probe = run["loss"][-max(1, len(run) // 8) :], float(run["probe_loss"][-1])
     extra, chance = float(np.mean(batches)) - probe, chance_loss(run)
-    if not (np.isfinite(extra) and extra > EXTRA * chance and probe > HIGH * chance):
+    rates = run.facts.get("dropout_rates", [])
+    if max(rates, default=0.0) >= NEARLY_ALL and unexplained(run)[-1] > LEFT:
+        return Evidence(
+            seen=f"{dropouts[int(np.argmax(rates))]} drops {max(rates):.0%} of its inputs, and {unexplained(run)[-1]:.2f} "
+            "of the loss of a constant prediction is left",
+            usual="0.1 to 0.5, and less than 0.45 of that loss",
+            onset=0,
+            place=dropouts[int(np.argmax(rates))],
+            confidence=0.9,
+        )
+    if not (np.isfinite(extra) and EXTRA * chance < extra < MOST * chance and probe > HIGH * chance):
         return None
     return Evidence(
         seen=f"the loss is {probe + extra:.2f} in training and {probe:.2f} on training images with dropout off "

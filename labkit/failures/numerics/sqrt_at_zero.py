@@ -38,15 +38,29 @@ healthy = Recipe(init="he", lr=0.05, step=sqrt_with_eps)
 sick = healthy.but(step=sqrt_of_zero)
 
 
+def everywhere(run: Run, origin: dict) -> Evidence:
+    """A finite loss whose gradient is NaN in every parameter, and finite at the outputs: another term of the loss."""
+    return Evidence(
+        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {run['loss'][origin['step']]:.3g} and "
+        "its gradient at the outputs is finite",
+        usual="a finite gradient wherever the loss is finite; a square root or a norm has none at 0",
+        onset=origin["step"],
+        place=origin["place"],
+        confidence=0.7,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
     origin = run.facts.get("first_nonfinite") or {}
     if origin.get("stage") != "gradients" or origin.get("nan") != origin.get("count"):
         return None
     size, loss = origin.get("weight"), run["loss"][origin["step"]]
-    if size is None or size > ZERO or not np.isfinite(loss):
+    if size is None or not np.isfinite(loss):
         return None
-    if not np.isfinite(run["grad_mean"][origin["step"]]).any():
-        return None  # a NaN from the loss reaches every parameter, one from this parameter's penalty only this one
+    if np.isnan(run["grad_mean"][origin["step"]]).all():
+        return everywhere(run, origin)
+    if size > ZERO:
+        return None
     return Evidence(
         seen=f"all {origin['count']} gradients of {origin['place']} are NaN at step {origin['step']}, though the loss "
         f"is {loss:.3g}; every entry of the parameter is {size:.1g}",
