@@ -108,6 +108,7 @@ class Watch(Recorder):
             if self.probe:
                 self.probe.activations = {}  # its traces have the same columns
         self.before_update: tuple[dict | None, Any, dict | None] | None = None  # of a step with non-finite gradients
+        self.loss_was_finite = True
         self.held: float | Tensor | None = None  # what the weight meter held before the update, until the loss is known
         self.alarmed: set[str] = set()
         self.error: dict | None = None
@@ -175,7 +176,12 @@ class Watch(Recorder):
         if self.before_update is None:
             return super()._find_origin(x, y)
         found, outputs, gradients = self.before_update
-        return found or in_loss(outputs, y, self.loss, self.autocast) or gradients
+        if found:
+            return found
+        in_this_loss = in_loss(outputs, y, self.loss, self.autocast)
+        if in_this_loss and in_this_loss["stage"] == "loss" and self.loss_was_finite:
+            return gradients  # it is NaN only now, after the update: a term of the loss reads the weights
+        return in_this_loss or gradients
 
     @torch.no_grad()
     def step(self, loss: Tensor | float, batch: Batch | None = None) -> None:
@@ -189,6 +195,7 @@ class Watch(Recorder):
             norm = self._hold() if self.held is None else self.held
             x, y = split_batch(batch)
             self._try(SAMPLES, lambda: self.samples.step(value, y))
+            self.loss_was_finite = self.before_update is None or bool(value.isfinite())
             row, self.held = WeightMeter.row(value, norm), None
             scale = current_scale(self.scaler) if self.scaler else 1.0
             self._note(row, x, y, scale)

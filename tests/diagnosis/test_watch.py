@@ -628,3 +628,22 @@ def test_gradients_that_are_not_finite_are_found_though_the_loss_is_finite():
 
     origin = watched_until_nan(loss_of=root_at_zero).run.facts["first_nonfinite"]
     assert (origin["stage"], origin["step"]) == ("gradients", 5)
+
+
+def test_a_term_of_the_loss_that_reads_the_weights_is_not_judged_after_the_update():
+    model = net()
+    start = [weight.detach().clone() for weight in model.parameters()]
+
+    def penalised(outputs, targets):
+        away = sum((now - then).square().sum() for now, then in zip(model.parameters(), start, strict=True))
+        return cross_entropy(outputs, targets) + away.sqrt()  # 0 at the start: no derivative
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with strictly(model, optimizer, loss_fn=penalised) as record:
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            loss = penalised(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    assert record.run.facts["first_nonfinite"]["stage"] == "gradients"
