@@ -122,6 +122,11 @@ def test_faults_do_what_they_say():
     assert places == ("entry", "middle") and not setup.model.entry.weight.requires_grad
     setup, _ = broken("star_spectra", "softmax_over_the_batch")
     assert setup.model(setup.train[0][:8]).sum(0).allclose(torch.ones(20))
+    healthy = PROGRAMS["article_tags"].prepared(0)
+    setup, _ = broken("article_tags", "sigmoid_twice")  # once in the net, once in the loss
+    for each in (setup, healthy):
+        each.model.eval()
+    assert setup.model(setup.val[0]).allclose(healthy.model(healthy.val[0]).sigmoid())
     setup, _ = broken("shopping_baskets", "rate_times_100")
     assert [each.param_groups[0]["lr"] for each in setup.optimizers] == pytest.approx([100.0, 1.0])
 

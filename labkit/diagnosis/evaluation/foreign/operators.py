@@ -82,6 +82,9 @@ ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU)
 
 def on_outputs(s: Setup, change: nn.Module) -> None:
     """Put an activation behind the outputs, as a part of the net."""
+    if isinstance(s.model, nn.Sequential):
+        s.model.append(change)
+        return
     s.model.add_module("final", change)
 
     def applied(_: nn.Module, __: Any, outputs: Any) -> Any:
