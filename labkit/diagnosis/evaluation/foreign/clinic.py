@@ -17,8 +17,8 @@ import torch
 
 from labkit.diagnosis.diagnose import UNSURE, Diagnosis, diagnose
 from labkit.diagnosis.evaluation.blind import is_at
-from labkit.diagnosis.evaluation.foreign.faults import FAULTS, Fault
-from labkit.diagnosis.evaluation.foreign.registry import PROGRAMS, SPLITS, healthy_variants
+from labkit.diagnosis.evaluation.foreign.operators import Fault
+from labkit.diagnosis.evaluation.foreign.registry import FAULTS, PROGRAMS, SPLITS, healthy_variants
 from labkit.diagnosis.evaluation.foreign.setup import Settings, Setup
 from labkit.diagnosis.evaluation.foreign.verify import SEEDS, healthy_score, hurts, verified
 from labkit.diagnosis.watch import Watch, watch

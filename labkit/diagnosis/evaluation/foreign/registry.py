@@ -1,8 +1,10 @@
-"""All base programs, and which of them develop the diagnosis and which are held out."""
+"""All base programs and all faults; and which programs develop the diagnosis and which are held out."""
 
 import random
 from dataclasses import replace
 
+from labkit.diagnosis.evaluation.foreign.faults import data, model, outputs, training
+from labkit.diagnosis.evaluation.foreign.operators import Fault
 from labkit.diagnosis.evaluation.foreign.programs import images, others, sequences, tabular
 from labkit.diagnosis.evaluation.foreign.setup import Program, Settings
 
@@ -11,6 +13,13 @@ PROGRAMS: dict[str, Program] = {
     for module in (tabular, sequences, images, others)
     for each in vars(module).values()
     if isinstance(each, Program)
+}
+
+FAULTS: dict[str, Fault] = {
+    each.name: each
+    for module in (training, outputs, model, data)
+    for each in vars(module).values()
+    if isinstance(each, Fault)
 }
 
 # By program and not by case: a signature must hold on programs that it was not developed on. Of each task one program

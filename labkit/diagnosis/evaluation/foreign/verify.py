@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from labkit.diagnosis.evaluation.foreign.faults import FAULTS, DoesNotApply
-from labkit.diagnosis.evaluation.foreign.registry import PROGRAMS, SPLITS
+from labkit.diagnosis.evaluation.foreign.operators import DoesNotApply
+from labkit.diagnosis.evaluation.foreign.registry import FAULTS, PROGRAMS, SPLITS
 from labkit.diagnosis.evaluation.foreign.setup import unwatched
 from labkit.recording.files import written_whole
 from labkit.training.loop import few_threads
@@ -37,13 +37,13 @@ class Case:
 
 
 def score_of(name: str, fault: str | None, seed: int) -> float:
-    """The score at the end of training; NaN where the program raises an error."""
+    """The score at the end of training; NaN where backward() finds no graph. Any other error is one of the operator."""
     with few_threads():
         try:
             return PROGRAMS[name](unwatched, seed, FAULTS[fault] if fault else None)
-        except DoesNotApply:
-            raise
-        except (RuntimeError, ValueError, IndexError):
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
             return math.nan
 
 

@@ -1,0 +1,1 @@
+"""The fault operators, by where the fault is."""
