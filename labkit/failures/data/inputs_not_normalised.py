@@ -30,7 +30,7 @@ def slowed(run: Run, width: float) -> Evidence | None:
     return Evidence(
         seen=f"inputs with a standard deviation of {width:.3g}; the first loss is {first:.3g} times that of a constant "
         f"prediction, and {left:.2g} times is left at the end",
-        usual="inputs with mean 0 and standard deviation 1, a first loss of 0.9 to 2 times, and less than 0.45 at the end",
+        usual="inputs with mean 0 and standard deviation 1, a first loss of 0.9 to 2 times, less than 0.45 at the end",
         onset=0,
         place="inputs",
         confidence=0.85,

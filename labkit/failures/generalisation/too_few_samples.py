@@ -12,8 +12,8 @@ RISE = 1.5
 # Validation loss minus training loss, in nats. Healthy runs here end at 0.1 to 0.3, 100 samples at 2 to 4.
 GAP = 0.6
 MEMORISED = 0.99  # training accuracy; a net that still misses training images has not memorised them
-# Losses over that of a constant prediction, on the probe and in validation, for tasks without an accuracy. Small healthy
-# programs end at 0.03 to 0.45 in both; twelve samples at 0 to 0.03 and 0.5 to 3.
+# Losses over that of a constant prediction, on the probe and in validation, for tasks without an accuracy. Healthy
+# small programs end at 0.03 to 0.45 in both; twelve samples at 0 to 0.03 and 0.5 to 3.
 FITTED, USELESS = 0.05, 0.45
 
 healthy = Recipe()

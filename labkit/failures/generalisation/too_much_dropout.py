@@ -20,22 +20,31 @@ healthy = Recipe(optimizer="adam", lr=0.003, dropout=0.2)
 sick = healthy.but(dropout=0.95)
 
 
+def nearly_all(run: Run) -> Evidence | None:
+    """A dropout rate so high that hardly anything can be learned, whatever the task."""
+    rates = run.facts.get("dropout_rates") or [0.0]
+    highest, left = int(np.argmax(rates)), float(unexplained(run)[-1])
+    if not (rates[highest] >= NEARLY_ALL and left > LEFT):
+        return None
+    place = run.facts["dropouts"][highest]
+    return Evidence(
+        seen=f"{place} drops {rates[highest]:.0%} of its inputs, and {left:.2f} of the loss of a constant prediction is "
+        "left",
+        usual="0.1 to 0.5, and less than 0.45 of that loss",
+        onset=0,
+        place=place,
+        confidence=0.9,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
     dropouts = run.facts.get("dropouts")
     if not dropouts or not run["train_mode"][-1]:
         return None
+    if "constant_loss" in run.facts and (found := nearly_all(run)):
+        return found
     batches, probe = run["loss"][-max(1, len(run) // 8) :], float(run["probe_loss"][-1])
     extra, chance = float(np.mean(batches)) - probe, chance_loss(run)
-    rates = run.facts.get("dropout_rates", [])
-    if max(rates, default=0.0) >= NEARLY_ALL and unexplained(run)[-1] > LEFT:
-        return Evidence(
-            seen=f"{dropouts[int(np.argmax(rates))]} drops {max(rates):.0%} of its inputs, and {unexplained(run)[-1]:.2f} "
-            "of the loss of a constant prediction is left",
-            usual="0.1 to 0.5, and less than 0.45 of that loss",
-            onset=0,
-            place=dropouts[int(np.argmax(rates))],
-            confidence=0.9,
-        )
     if not (np.isfinite(extra) and EXTRA * chance < extra < MOST * chance and probe > HIGH * chance):
         return None
     return Evidence(

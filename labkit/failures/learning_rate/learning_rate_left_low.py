@@ -16,8 +16,8 @@ SLOW, HARDLY = 4e-3, 0.7
 # Share of the total fall of the loss in the last quarter of the run. Healthy: 0 to 3 %; here 17 to 22 %.
 LATE = 0.07
 HIGH = 0.22  # the loss in the last quarter over chance level; healthy runs 0.01 to 0.1, here 0.4
-# The loss in the last quarter over the first one. Here 0.40 to 0.44; where less was learned, the updates may be small for another reason:
-# 0.63 in a healthy run at LR 0.002 that shows rounding.
+# The loss in the last quarter over the first one. Here 0.40 to 0.44; where less was learned, the updates may be small
+# for another reason: 0.63 in a healthy run at LR 0.002 that shows rounding.
 FELL = 0.52
 STEADY = 0.01  # how much the learning rate may change over the run; with a schedule it is another failure
 CLIPPED = 0.5  # share of clipped steps above which clipping, not the learning rate, keeps the updates small

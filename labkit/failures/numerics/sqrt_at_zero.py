@@ -41,8 +41,8 @@ sick = healthy.but(step=sqrt_of_zero)
 def everywhere(run: Run, origin: dict) -> Evidence:
     """A finite loss whose gradient is NaN in every parameter, and finite at the outputs: another term of the loss."""
     return Evidence(
-        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {run['loss'][origin['step']]:.3g} and "
-        "its gradient at the outputs is finite",
+        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {run['loss'][origin['step']]:.3g}, "
+        "with a finite gradient at the outputs",
         usual="a finite gradient wherever the loss is finite; a square root or a norm has none at 0",
         onset=origin["step"],
         place=origin["place"],

@@ -14,7 +14,9 @@ LARGE_INPUTS = 3.0  # standard deviation of the inputs; normalised 1. Raw pixels
 LARGE = 5.0
 # First loss over ln(classes). Default 1.0, He 1.1 to 2.4; N(0, 1): 127 to 286.
 WRONG = 5.0
-EXPLODED = 1e3  # gradient norm at step 0 from which it is an explosion through many layers; here 80 to 140
+# The number of hidden layers and the gradient norm at step 0 from which it is an explosion through many layers; here
+# 80 to 140. With the squared error of a regression two layers alone can have 1e5.
+STACK, EXPLODED = 4, 1e3
 SLOW = 0.1  # of chance level, at the end: healthy runs 0.01 to 0.05, N(0, 1) 0.18 and more
 
 healthy = Recipe(init="he")
@@ -22,16 +24,18 @@ sick = healthy.but(init="normal")
 
 
 def signature(run: Run) -> Evidence | None:
-    inputs, hidden, _ = hidden_sizes(run)
+    inputs, hidden, outputs = hidden_sizes(run)
+    sizes = hidden if len(hidden) else np.array([outputs])  # a net without activation modules, such as an LSTM
     first, chance = float(run["loss"][0]), chance_loss(run)
-    if not len(hidden) or not inputs < LARGE_INPUTS or not hidden.max() > LARGE:
+    if not inputs < LARGE_INPUTS or not sizes.max() > LARGE:
         return None
-    if not first > WRONG * chance or not run["grad_norm_total"][0] <= EXPLODED or not unlearned(run, SLOW):
+    exploded = len(hidden) >= STACK and run["grad_norm_total"][0] > EXPLODED
+    if exploded or not first > WRONG * chance or not unlearned(run, SLOW):
         return None
-    place = run.activations[1 + int(np.argmax(hidden))]
+    place = run.activations[1 + int(np.argmax(sizes))]
     return Evidence(
         seen=f"a first loss of {first:.3g}; the inputs have a standard deviation of {inputs:.2g}, but {place} has "
-        f"{hidden.max():.2g}",
+        f"{sizes.max():.2g}",
         usual=f"a first loss of {chance:.2f} to {2.4 * chance:.1f}, and a standard deviation of 0.2 to 1.2",
         onset=0,
         place=place,
