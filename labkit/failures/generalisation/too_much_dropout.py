@@ -28,8 +28,8 @@ def nearly_all(run: Run) -> Evidence | None:
         return None
     place = run.facts["dropouts"][highest]
     return Evidence(
-        seen=f"{place} drops {rates[highest]:.0%} of its inputs, and {left:.2f} of the loss of a constant prediction is "
-        "left",
+        seen=f"{place} drops {rates[highest]:.0%} of its inputs, and {left:.2f} of the loss of a constant prediction "
+        "is left",
         usual="0.1 to 0.5, and less than 0.45 of that loss",
         onset=0,
         place=place,
