@@ -16,6 +16,7 @@ PRECEDENCE = (
 
 
 UNSURE = "unsure"
+WEAK = 0.7  # evidence with less than this comes from excluding others: it is listed behind direct evidence
 THIN = 0.5  # evidence with less confidence than this is not reported
 SHOWN = 4  # candidates, or look-alikes that were ruled out: nobody reads more
 ALARMING = ("error", "not finite", "jumps", "never moves")  # loss curves that no healthy run has
@@ -68,9 +69,10 @@ def diagnose(run: Run, strict: bool = True) -> list[Diagnosis]:
     names = {mode.name for mode, _ in found}
     caused = {effect for mode, _ in found for effect in mode.also_causes if effect in names}
 
-    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, int, int, str]:
+    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, bool, int, int, str]:
         mode, evidence = finding
-        return mode.name in caused, evidence.onset, PRECEDENCE.index(mode.topic), mode.name
+        weak = evidence.confidence < WEAK
+        return mode.name in caused, weak, evidence.onset, PRECEDENCE.index(mode.topic), mode.name
 
     return [_diagnosis(mode, evidence, answers) for mode, evidence in sorted(found, key=rank)]
 

@@ -116,6 +116,7 @@ FACTS: dict[str, Kind] = {
     "constant_loss": NUMBER,  # of the best prediction that is the same for every sample of the probe
     "matrices": NAMES,
     "without_gradient": NAMES,
+    "never_trained": NAMES,  # of these, the weight matrices that look as after an init
     "thinned": record({"stride": COUNT, "until": WHOLE}),
     "switched_off": many(record({"instrument": TEXT, "step": WHOLE, "error": TEXT})),
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),

@@ -78,6 +78,13 @@ class WeightMeter:
         pairs = zip(self.names, self.weights, strict=True)
         return list(dict.fromkeys(layer_of(name) for name, weight in pairs if weight.ndim >= 2))
 
+    def fresh(self) -> list[str]:
+        """The weight matrices that never had a gradient and look as they do after an init: nobody has trained them."""
+        pairs = zip(self.names, self.weights, strict=True)
+        return [
+            name for name, weight in pairs if name in self.without_gradient and weight.ndim >= 2 and looks_fresh(weight)
+        ]
+
     def measure(self, loss: torch.Tensor, full: bool = True) -> tuple[float, float] | torch.Tensor:
         """Record this step; returns its loss and the norm of all gradients.
 
@@ -371,6 +378,22 @@ def first_column(rows: list) -> np.ndarray:
     if rows and torch.is_tensor(rows[0]):
         return torch.stack(rows)[:, 0].cpu().double().numpy()
     return np.array([row[0] for row in rows], dtype=np.float64)
+
+
+def looks_fresh(weight: torch.Tensor) -> bool:
+    """Are these entries distributed as after an init, uniformly or normally around 0? Trained weights have other tails.
+
+    Trained for a few hundred steps from PyTorch's uniform init, the kurtosis of a small net's layers went from 1.8 to
+    2.3, and their mean to 12 standard errors.
+    """
+    values = real(weight.detach()).double().flatten()
+    count, spread = len(values), float(values.std()) if len(values) > 1 else 0.0
+    if count < 64 or not spread > 0:
+        return False
+    mean = float(values.mean()) / spread * math.sqrt(count)  # in standard errors
+    kurtosis = float(((values - values.mean()) / spread).pow(4).mean())
+    uniform, normal = abs(kurtosis - 1.8) < 4 / math.sqrt(count), abs(kurtosis - 3) < 5 * math.sqrt(24 / count)
+    return abs(mean) < 5 and (uniform or normal)
 
 
 def layer_of(parameter: str) -> str:

@@ -343,6 +343,7 @@ class Recorder(LossRecorder):
         facts: dict[str, Any] = {"measured_in_full": self.full.facts(steps), "dtypes": self._dtypes()}
         if self.weights:
             facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
+            facts["never_trained"] = self._try(WEIGHTS, self.weights.fresh) or []
         if self.probe and self.probe.constant_loss is not None and math.isfinite(self.probe.constant_loss):
             facts["constant_loss"] = self.probe.constant_loss
         return facts | (self._try(SAMPLES, self.samples.facts) or {}) | self.guard.facts()

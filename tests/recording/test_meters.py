@@ -28,6 +28,7 @@ from labkit.recording.meters import (
     entropy,
     histogram,
     layer_of,
+    looks_fresh,
 )
 from labkit.recording.run import NoTrace, Run
 from labkit.recording.summaries import unexplained
@@ -676,3 +677,21 @@ def test_a_loss_of_any_kind_gives_a_number_or_none(odd):
 
 def test_an_activation_of_single_numbers_is_one_unit():
     assert dead_share(torch.zeros(8)) == 1 and dead_share(torch.ones(8)) == 0
+
+
+@pytest.mark.parametrize("init", ["default", "he", "xavier"])
+def test_weights_after_an_init_look_fresh_and_trained_ones_do_not(init):
+    torch.manual_seed(0)
+    layer = nn.Linear(30, 40)
+    if init != "default":
+        {"he": nn.init.kaiming_normal_, "xavier": nn.init.xavier_uniform_}[init](layer.weight)
+    assert looks_fresh(layer.weight)
+    x = torch.randn(500, 30)
+    y = torch.cat([x[:, :3] * x[:, 3:6], torch.zeros(500, 37)], 1) + 1
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(torch.relu(layer(x)), y).backward()
+        optimizer.step()
+    assert not looks_fresh(layer.weight)
+    assert not looks_fresh(torch.zeros(30, 40)) and not looks_fresh(torch.randn(3, 3))

@@ -29,6 +29,8 @@ sick = healthy.but(model=mlp_with_frozen_body)
 def signature(run: Run) -> Evidence | None:
     frozen = [name for name in run.parameters if name in run.facts.get("without_gradient", ())]
     losses = fixed_loss(run)
+    if not run.facts.get("never_trained", frozen):  # a body that was trained before is frozen on purpose
+        return None
     if not frozen or len(frozen) == len(run.parameters) or len(losses) < 2 or losses[-1] < LEFT * losses[0]:
         return None
     return Evidence(

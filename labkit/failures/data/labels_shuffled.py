@@ -36,6 +36,7 @@ NOT_BLANK = 1e-4  # standard deviation of the inputs
 # validation (healthy 0.03 to 0.45; shuffled 0.79 to 1.3). BUSIER: the median update of the layer that moves most;
 # shuffled 8e-3 to 2e-2, a learning rate that is too low up to 3.4e-3. FAINT: gradient norm; shuffled 0.07 to 3.
 EVALUATIONS, LATER, SOME, NEVER, BUSIER, FAINT = 4, 0.9, 0.4, 0.93, 5e-3, 0.05
+WORSE = 1.3  # the highest of these losses on the probe; shuffled up to 1.2. Where it rises further, steps are wrong
 
 healthy = Recipe(momentum=0.0, steps=300)
 
@@ -70,7 +71,9 @@ def memorised_at_best(run: Run) -> Evidence | None:
     if len(left) < EVALUATIONS or not np.isfinite(validated).all():
         return None
     early, best, largest = float(left[len(left) // 4]), float(validated.min()), np.nanmax(typical(run["update_ratio"]))
-    if not (early > LATER and left[-1] > SOME and best > NEVER and largest > BUSIER and working(run, FAINT)):
+    if not (early > LATER and left[-1] > SOME and best > NEVER and largest > BUSIER and left.max() < WORSE):
+        return None
+    if not working(run, FAINT):
         return None
     return Evidence(
         seen=f"after a quarter of {len(run)} steps {early:.2f} of the loss of a constant prediction is left on the "
