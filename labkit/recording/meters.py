@@ -388,7 +388,7 @@ def looks_fresh(weight: torch.Tensor) -> bool:
     """
     values = real(weight.detach()).double().flatten()
     count, spread = len(values), float(values.std()) if len(values) > 1 else 0.0
-    if count < 64 or not spread > 0:
+    if count < 512 or not spread > 0:  # too few to tell
         return False
     mean = float(values.mean()) / spread * math.sqrt(count)  # in standard errors
     kurtosis = float(((values - values.mean()) / spread).pow(4).mean())
@@ -607,7 +607,8 @@ def constant_loss(loss, answer, targets) -> float:
         return math.nan
     axes = {3: (0, 1), 4: (0, 2, 3)}.get(outputs.ndim, (0,))  # (samples, tokens, words), (samples, classes, pixels)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        constant = outputs.detach().float().mean(axes, keepdim=True).nan_to_num_().requires_grad_()
+        # From 0, which is a good start for every usual loss; from the outputs of a large init it would be a long way.
+        constant = torch.zeros_like(outputs.detach().float().mean(axes, keepdim=True)).requires_grad_()
         optimizer = torch.optim.LBFGS([constant], max_iter=20, line_search_fn="strong_wolfe")
         found = []
 
