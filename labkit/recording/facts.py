@@ -120,6 +120,7 @@ FACTS: dict[str, Kind] = {
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),
     "dtypes": record({}, {"weights": NAMES, "outputs": NAMES, "state": NAMES}),
     "batch_norms": NAMES,
+    "batch_norms_unmoved": NAMES,
     "dropouts": NAMES,
     "not_in_optimizer": NAMES,
     "unregistered": many(many(WHOLE)),
