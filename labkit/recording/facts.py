@@ -122,6 +122,7 @@ FACTS: dict[str, Kind] = {
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),
     "dtypes": record({}, {"weights": NAMES, "inputs": NAMES, "outputs": NAMES, "state": NAMES}),
     "batch_norms": NAMES,
+    "batch_norms_unmoved": NAMES,
     "dropouts": NAMES,
     "dropout_rates": many(NUMBER),  # of each of them
     "not_in_optimizer": NAMES,

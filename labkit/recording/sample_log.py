@@ -38,7 +38,8 @@ class SampleLog:
     def __init__(self, model: nn.Module, optimizers, called: nn.Module | None = None):
         self.model, self.optimizers, self.called = model, optimizers, called or model
         named = list(model.named_modules())
-        self.batch_norms = [name for name, module in named if isinstance(module, BATCH_NORMS)]
+        self.batch_norms = [name for name, _ in batch_norms(model)]
+        self.statistics = running_statistics(model)  # before the first step
         self.dropouts = [name for name, module in named if isinstance(module, DROPOUTS) and module.p > 0]
         sensitive = {*self.batch_norms, *self.dropouts}
         self.switches = [module for name, module in named if name in sensitive] or [model]
@@ -141,6 +142,7 @@ class SampleLog:
         so_far = self._so_far()
         facts = {
             "batch_norms": self.batch_norms,
+            "batch_norms_unmoved": self._unmoved(),
             "dropouts": self.dropouts,
             "dropout_rates": [float(self.model.get_submodule(name).p) for name in self.dropouts],
             "not_in_optimizer": not_in_optimizer(self.model, self.optimizers),
@@ -152,6 +154,11 @@ class SampleLog:
             facts["label_shares"] = (np.bincount(so_far.labels) / len(so_far.labels)).round(6).tolist()
             facts["relabelled"] = relabelled(so_far.prints, so_far.labels)
         return facts
+
+    def _unmoved(self) -> list[str]:
+        """The batch norms whose running mean and variance are bit by bit what they were before the first step."""
+        now = running_statistics(self.model)
+        return [name for name, before in self.statistics.items() if name in now and torch.equal(before, now[name])]
 
     def classes(self) -> int:
         """How many classes there seem to be: the largest label and one more; 0 where labels are not classes."""
@@ -296,6 +303,20 @@ def overlap_by_chance(trained: Samples) -> float:
     counts = np.concatenate([np.unique(each, return_counts=True)[1] for each in batches])
     equal = ((counts * (counts - 1) / 2).sum() + 3) / pairs
     return float(min(1.0, equal * len(np.unique(trained.prints))))
+
+
+def running_statistics(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of running mean and variance of each batch norm that keeps them."""
+    kept = {name: (module.running_mean, module.running_var) for name, module in batch_norms(model)}
+    return {
+        name: torch.stack([mean, variance]).detach().cpu()
+        for name, (mean, variance) in kept.items()
+        if mean is not None and variance is not None
+    }
+
+
+def batch_norms(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)]
 
 
 def foreign_weights(result: torch.Tensor, model: nn.Module) -> list[list[int]]:

@@ -5,8 +5,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from helpers import LAYERS, hand_made
+from torch import nn
 
+import labkit
 from labkit.diagnosis.diagnose import evidence_of
 from labkit.failures.catalogue import FAILURES
 
@@ -202,6 +205,62 @@ def test_poisoned_statistics_show_on_the_training_images(mode, loss, named):
     probe = np.linspace(2.3, loss, 5)
     assert bool(seen("poisoned_batch_norm", validated(NORMED, mode, 0.3, probe_loss=probe))) is named
     assert seen("poisoned_batch_norm", validated(DROPPED, mode, 0.3, probe_loss=probe)) is None
+
+
+UNMOVED = NORMED | {"batch_norms_unmoved": ["norm1"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"evaluated": 0.7}, True),  # WASTED: the loss fell by 2.1, of which a fifth is 0.42
+        ({"evaluated": 0.55}, False),
+        ({"in_train_mode": 10}, True),  # STEPS
+        ({"in_train_mode": 9}, False),
+        ({"facts": NORMED | {"batch_norms_unmoved": []}}, False),
+        ({"trained": 3.0, "evaluated": 9.0}, False),  # nothing was learned that could be wasted
+        ({"evaluated": math.nan}, True),
+        ({"evaluated": math.inf}, True),
+    ],
+)
+def test_frozen_statistics_waste_what_was_learned(changes, named):
+    evidence = seen("batch_norm_statistics_frozen", frozen_run(**changes))
+    assert bool(evidence) is named
+    assert not named or evidence.place == "norm1"
+
+
+def frozen_run(facts=UNMOVED, evaluated=1.5, trained=0.2, in_train_mode=40):
+    losses, modes = np.r_[2.3, np.full(39, trained)], np.arange(40) < in_train_mode
+    return run_with(facts, loss=losses, train_mode=modes, probe_loss=np.r_[2.3, np.full(4, evaluated)])
+
+
+@pytest.mark.parametrize(("mode", "loss", "named"), [(0, 1.5, True), (0, 0.3, False), (1, 1.5, False)])
+def test_without_a_probe_a_validation_in_eval_mode_shows_frozen_statistics(mode, loss, named):
+    run = frozen_run()
+    traces = {name: values for name, values in run.traces.items() if not name.startswith("probe")}
+    traces |= {"val_loss": np.linspace(2.3, loss, 5), "val_train_mode": np.full(5, float(mode))}
+    assert bool(seen("batch_norm_statistics_frozen", dataclasses.replace(run, traces=traces))) is named
+
+
+@pytest.mark.parametrize(("momentum", "named"), [(0.0, True), (0.1, False)])
+def test_frozen_statistics_are_found_in_a_foreign_regression(momentum, named):
+    torch.manual_seed(0)
+    x = 3 + 2 * torch.randn(256, 8)
+    y = x.sum(1, keepdim=True) / 5
+    norm = nn.BatchNorm1d(32, momentum=momentum)
+    net = nn.Sequential(nn.Linear(8, 32), norm, nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    with labkit.watch(net, optimizer, probe=(x, y), loss_fn=nn.functional.mse_loss, strict=True) as record:
+        for step in range(200):
+            batch = slice(step % 4 * 64, step % 4 * 64 + 64)
+            loss = nn.functional.mse_loss(net(x[batch]), y[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            record.step(loss, (x[batch], y[batch]))
+            if step % 20 == 19:
+                record.validation()
+    assert ("batch_norm_statistics_frozen" in [each.name for each in record.diagnose()]) is named
 
 
 @pytest.mark.parametrize(("peak", "named"), [(3.5, True), (2.5, False), (math.inf, True), (math.nan, True)])

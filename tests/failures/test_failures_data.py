@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import hand_made, tiny, trained, watched
+from torch import nn
 
+import labkit
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.data.augmented_validation import rotated_and_shifted
 from labkit.failures.data.class_imbalance import balanced_batches, imbalanced
@@ -73,6 +75,50 @@ def test_raw_inputs_that_train_well_are_left_alone():
 )
 def test_blank_inputs(deviation, loss, expected):
     assert seen("blank_inputs", hand_made(activation_std=with_inputs(deviation), loss=loss)) is expected
+
+
+def faint_run(deviation=0.001, largest=0.004, left=0.9, facts=None):
+    traces = {"activation_std": with_inputs(deviation), "input_max": np.full(40, largest)}
+    return hand_made(facts=facts, probe_loss=np.linspace(2.3, 2.3 * left, 5), **traces)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"deviation": 0.019}, True),  # NARROW
+        ({"deviation": 0.021}, False),
+        ({"deviation": 1.1e-4}, True),
+        ({"deviation": 0.9e-4}, False),  # blank
+        ({"deviation": np.nan}, False),
+        ({"largest": 0.049}, True),  # SMALL
+        ({"largest": 0.051}, False),
+        ({"largest": 1.0}, False),  # rare ones
+        ({"left": 0.51}, True),  # LEFT
+        ({"left": 0.49}, False),
+        ({"facts": {"batch_norms": ["norm1"]}}, False),
+    ],
+)
+def test_inputs_scaled_twice(changes, expected):
+    assert seen("inputs_scaled_twice", faint_run(**changes)) is expected
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1 / 255, True), (1.0, False)])
+def test_faint_inputs_are_found_in_a_foreign_regression(scale, expected):
+    torch.manual_seed(0)
+    x = torch.rand(256, 8)
+    y = x.sum(1, keepdim=True) - 4
+    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    with labkit.watch(net, optimizer, strict=True) as record:
+        for step in range(200):
+            batch = slice(step % 4 * 64, step % 4 * 64 + 64)
+            loss = nn.functional.mse_loss(net(scale * x[batch]), y[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            record.step(loss, (scale * x[batch], y[batch]))
+    assert ("inputs_scaled_twice" in [each.name for each in record.diagnose()]) is expected
 
 
 # --- labels ---------------------------------------------------------------------------------------

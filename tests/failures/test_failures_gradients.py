@@ -4,9 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from helpers import hand_made, tiny, trained
+from torch import nn
 
-from labkit.diagnosis.diagnose import evidence_of
+import labkit
+from labkit.diagnosis.diagnose import diagnose, evidence_of
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.signs import unlearned
 from labkit.recording.summaries import hidden_sizes, whole_norm
@@ -15,6 +18,7 @@ CHANCE = np.log(10)
 OURS = (
     "exploding_gradients", "exploding_recurrent_gradients", "clipping_too_tight", "value_clipping_too_tight",
     "zero_init", "symmetric_init", "init_too_large", "head_init_too_large", "weight_collapse", "runaway_weights",
+    "penalty_too_strong",
 )  # fmt: skip
 
 
@@ -291,6 +295,79 @@ def test_weights_collapse_where_next_to_nothing_is_left():
 @pytest.mark.parametrize("change", [{"left": 0.055}, {"share": 0.88}])
 def test_no_collapse_on_the_other_side_of_each_threshold(change):
     assert seen("weight_collapse", fading(**change)) is None
+
+
+def penalised(share=0.9, paid=0.2, shrunk=0.2, left=1.0):
+    """A first loss with this share of penalty; at the end these shares of loss, weight norm and probe loss."""
+    first = 2.0 / (1 - share)
+    return hand_made(
+        loss=first * np.r_[1.0, np.full(39, paid)],
+        weight_norm=np.geomspace(1, shrunk, 40)[:, None] * np.full(3, 5.0),
+        probe_loss=np.linspace(2.0, 2.0 * left, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({}, True),
+        ({"share": 0.81}, True),  # DOMINATES
+        ({"share": 0.79}, False),
+        ({"paid": 0.49}, True),  # PAID
+        ({"paid": 0.51}, False),
+        ({"shrunk": 0.39}, True),  # SHRUNK
+        ({"shrunk": 0.41}, False),
+        ({"left": 0.51}, True),  # LEFT
+        ({"left": 0.49}, False),
+        ({"left": np.nan}, False),
+    ],
+)
+def test_a_penalty_is_too_strong_where_it_is_paid_with_the_weights(changes, named):
+    assert bool(seen("penalty_too_strong", penalised(**changes))) is named
+
+
+@pytest.mark.parametrize(("strength", "named"), [(1.0, True), (1e-3, False)])
+def test_a_squared_penalty_is_named_before_the_collapse_that_it_causes(strength, named):
+    run = trained(FAILURES["penalty_too_strong"].healthy.but(step=SQUARED[strength]))
+    found = [each.name for each in diagnose(run)]
+    assert found[:1] == (["penalty_too_strong"] if named else [])
+    assert ("weight_collapse" in found) is named
+
+
+def squared_penalty(strength):
+    def step(training, x, y):
+        training.optimizer.zero_grad()
+        penalty = sum((weight**2).sum() for weight in training.model.parameters())
+        loss = training.loss(x, y) + strength * penalty
+        training.backward(loss)
+        training.look(loss, x, y)
+        training.update()
+
+    return step
+
+
+SQUARED = {strength: squared_penalty(strength) for strength in (1.0, 1e-3)}
+
+
+@pytest.mark.parametrize(("strength", "named"), [(0.5, True), (1e-4, False)])
+def test_a_penalty_is_found_in_a_foreign_regression(strength, named):
+    torch.manual_seed(0)
+    x = torch.randn(256, 8)
+    y = x.sum(1, keepdim=True)
+    net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    with labkit.watch(net, optimizer, probe=(x, y), loss_fn=nn.functional.mse_loss, strict=True) as record:
+        record.validation()
+        for step in range(200):
+            batch = slice(step % 4 * 64, step % 4 * 64 + 64)
+            penalty = sum(weight.abs().sum() for weight in net.parameters())
+            loss = nn.functional.mse_loss(net(x[batch]), y[batch]) + strength * penalty
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            record.step(loss, (x[batch], y[batch]))
+        record.validation()
+    assert ("penalty_too_strong" in [each.name for each in record.diagnose()]) is named
 
 
 def growing(growth=2.7, last=1.0, slowest=1.0, share=0.55, steps=40):

@@ -96,7 +96,7 @@ def test_a_healthy_run_has_a_clean_ledger():
     run = trained(tiny(steps=20, normalisation="batch", dropout=0.1, evaluate_every=5))
     facts = run.facts
     assert facts["batch_norms"] == ["norm1"] and facts["dropouts"] == ["dropout1"]
-    assert facts["unregistered"] == facts["not_in_optimizer"] == []
+    assert facts["unregistered"] == facts["not_in_optimizer"] == facts["batch_norms_unmoved"] == []
     assert facts["order_repeats"] < 0.1 and facts["relabelled"] == 0 and facts["val_changed"] == 0
     assert facts["val_trained_on"] < 0.01 and facts["batch_length"] == 32
     assert sum(facts["label_shares"]) == pytest.approx(1, abs=1e-4)
@@ -104,6 +104,22 @@ def test_a_healthy_run_has_a_clean_ledger():
     assert (run["val_with_gradients"] == 0).all()
     assert run["val_input_mean"][-1] == pytest.approx(0, abs=0.1)
     assert (run["label_entropy"] > 1.5).all() and (run["input_max"] < 3).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "training", "unmoved"),
+    [
+        ({}, True, []),
+        ({"momentum": 0.0}, True, ["0"]),
+        ({}, False, ["0"]),  # the trace of train modes tells this one apart
+        ({"track_running_stats": False}, True, []),
+    ],
+)
+def test_batch_norms_whose_statistics_never_move_are_named(options, training, unmoved):
+    net = nn.Sequential(nn.BatchNorm1d(3, **options), nn.Linear(3, 2)).train(training)
+    log = SampleLog(net, [torch.optim.SGD(net.parameters(), lr=0.1)])
+    net(torch.randn(8, 3))
+    assert log.facts()["batch_norms_unmoved"] == unmoved
 
 
 def in_order(split, recipe, generator):
