@@ -51,13 +51,13 @@ failure = FailureMode(
     title="No activation between layers",
     cures={
         "ReLU after every hidden layer": sick.but(activation="relu"),
-        "tanh after every hidden layer": sick.but(activation="tanh"),
+        "leaky ReLU after every hidden layer": sick.but(activation="leaky_relu"),
     },
     false_cures={
-        "five layers": sick.but(depth=5),
-        "four times as many channels": sick.but(width=32),
-        "twice as many steps": sick.but(steps=600),
-        "batch normalisation": sick.but(normalisation="batch"),
+        "five layers: 85 % accuracy, and 86 % with three": sick.but(depth=5),
+        "four times as many channels: 82 %": sick.but(width=32),
+        "twice as many steps: 86 %, and the twin has 96 % after half of them": sick.but(steps=600),
+        "batch normalisation, which is linear in eval mode: 86 %": sick.but(normalisation="batch"),
     },
     harm=0.07,
     symptom="The loss falls smoothly and plateaus too high, for training and validation alike. More layers, more units "
@@ -72,7 +72,7 @@ failure = FailureMode(
     looks="stops too high",
     shows="nonlinearity",
     knobs=(
-        Knob("activation", ("identity", "relu", "tanh", "gelu")),
+        Knob("activation", ("identity", "relu", "leaky_relu", "tanh")),
         Knob("depth", (2, 5)),
         Knob("width", (4, 32), log=True),
         Knob("normalisation", ("none", "batch")),
