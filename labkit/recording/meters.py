@@ -27,6 +27,7 @@ SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
 TWIN = 1e-5  # two units whose activations differ by less, relative to their size, compute the same
 BINS = 32
 HISTOGRAM_SAMPLES = 64
+ALIKE = 1e-5  # standard deviation over size, below which outputs differ by rounding alone
 PAIRS = 16  # of probe samples, between which the net is compared with a straight line
 # Beyond 0.97 of its range a unit passes back at most an eighth of its gradient: centre and half width.
 SATURATION = {nn.Sigmoid: (0.5, 0.47), nn.Tanh: (0.0, 0.97), nn.Hardtanh: (0.0, 0.97)}
@@ -601,11 +602,15 @@ def nonlinearity(model: nn.Module, x) -> torch.Tensor | None:
 
 
 def off_straight_line(values: torch.Tensor) -> torch.Tensor:
-    """Of outputs for n samples, n others and the n points midway: the distance from the mean of both, in deviations."""
+    """Of outputs for n samples, n others and the n points midway: the distance from the mean of both, in deviations.
+
+    NaN where the outputs differ by no more than rounding.
+    """
     first, second, between = values.flatten(1).float().chunk(3)
     ends = torch.cat([first, second])
-    deviation = ends.var(0, correction=0).mean().sqrt()
-    return (between - (first + second) / 2).square().mean().sqrt() / deviation
+    deviation, size = ends.var(0, correction=0).mean().sqrt(), ends.square().mean().sqrt()
+    distance = (between - (first + second) / 2).square().mean().sqrt() / deviation
+    return torch.where(deviation > ALIKE * size, distance, float("nan"))
 
 
 def activations_of(model: nn.Module) -> dict[str, nn.Module]:
