@@ -15,7 +15,7 @@ from torch import nn
 from labkit.recording.guard import Guard
 from labkit.recording.nested import call, first_tensor, given, real, replaced
 from labkit.recording.packed_tensors import PackedTensors
-from labkit.recording.undisturbed import captured, evaluating
+from labkit.recording.undisturbed import captured, evaluating, hooked, replaying
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
 COUNTED = 1024  # entries of each parameter that are checked for it: enough for a share that is accurate to 0.02
@@ -27,6 +27,8 @@ SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
 TWIN = 1e-5  # two units whose activations differ by less, relative to their size, compute the same
 BINS = 32
 HISTOGRAM_SAMPLES = 64
+ALIKE = 1e-5  # standard deviation over size, below which outputs differ by rounding alone
+PAIRS = 16  # of probe samples, between which the net is compared with a straight line
 # Beyond 0.97 of its range a unit passes back at most an eighth of its gradient: centre and half width.
 SATURATION = {nn.Sigmoid: (0.5, 0.47), nn.Tanh: (0.0, 0.97), nn.Hardtanh: (0.0, 0.97)}
 ACTIVATIONS = (
@@ -540,7 +542,7 @@ def _exact_deviation(held: PackedTensors, values: torch.Tensor) -> tuple[torch.T
 
 
 class Probe:
-    """A fixed batch, examined in eval mode: loss, accuracy, dead units, histograms, attention entropy.
+    """A fixed batch, examined in eval mode: loss, accuracy, dead units, histograms, non-linearity, attention entropy.
 
     `x` is whatever the net takes: a tensor, several in a tuple, or a dictionary of named inputs. `y` may be None.
     """
@@ -577,7 +579,8 @@ class Probe:
             entropies = {name: entropy(outputs[name].float()) for name in self.attentions}
             self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
             found["attention_entropy"] = torch.cat(list(entropies.values()))
-        return found
+        bent = self.guard("the non-linearity", step, lambda: nonlinearity(self.model, self.x))
+        return found if bent is None else found | {"nonlinearity": bent}
 
     def _losses(self, answer) -> dict[str, torch.Tensor]:
         """The loss of the probe, and the mean and variance over some of its samples."""
@@ -590,6 +593,52 @@ class Probe:
             each = sample_losses(self.loss, answer[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
             found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
         return found
+
+
+@torch.no_grad()
+def nonlinearity(model: nn.Module, x) -> torch.Tensor | None:
+    """How far the net is from an affine function: midway between two samples, from the mean of its outputs for both.
+
+    The root mean square over pairs, relative to the standard deviation of the outputs: rounding alone gives about 1e-6.
+    It is measured on the outputs of every layer with a weight matrix, and the largest counts, because an activation
+    after the last of them does not make a net deeper; where some were not called, on the outputs of the net. In eval
+    mode and without autocast. None where the inputs are not one floating-point tensor of 4 samples or more.
+    """
+    if not (torch.is_tensor(x) and x.is_floating_point() and x.layout == torch.strided and x.ndim > 1 and len(x) >= 4):
+        return None
+    pairs = min(len(x) // 2, PAIRS)
+    first, second = x[:pairs], x[pairs : 2 * pairs]
+    found: dict[str, list[torch.Tensor]] = {}
+
+    def note(name: str, _, output) -> None:
+        values = first_tensor(output)
+        if values is not None and values.is_floating_point() and values.ndim and len(values) == 3 * pairs:
+            found.setdefault(name, []).append(off_straight_line(values))
+
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if any(weight.ndim >= 2 for weight in layer.parameters(recurse=False))
+    }
+    with evaluating(model), replaying(model, x.device), hooked(layers, note):
+        note("outputs of the net", (), model(torch.cat([first, second, (first + second) / 2])))
+    outputs = found.pop("outputs of the net", [])
+    measured = (
+        [each for calls in found.values() for each in calls] if found and found.keys() == layers.keys() else outputs
+    )
+    return torch.stack(measured).amax() if measured else None  # NaN where one of them is
+
+
+def off_straight_line(values: torch.Tensor) -> torch.Tensor:
+    """Of outputs for n samples, n others and the n points midway: the distance from the mean of both, in deviations.
+
+    NaN where the outputs differ by no more than rounding.
+    """
+    first, second, between = values.flatten(1).float().chunk(3)
+    ends = torch.cat([first, second])
+    deviation, size = ends.var(0, correction=0).mean().sqrt(), ends.square().mean().sqrt()
+    distance = (between - (first + second) / 2).square().mean().sqrt() / deviation
+    return torch.where(deviation > ALIKE * size, distance, float("nan"))
 
 
 def activations_of(model: nn.Module) -> dict[str, nn.Module]:

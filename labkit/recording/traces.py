@@ -87,6 +87,7 @@ _KNOWN = (
     Trace("probe_accuracy", "accuracy on training images", rows=EVALUATION, unit=SHARE),
     Trace("sample_loss_mean", "mean loss of single samples", rows=EVALUATION),
     Trace("sample_loss_variance", "variance of the loss of single samples", rows=EVALUATION),
+    Trace("nonlinearity", "distance from an affine function", rows=EVALUATION),
     Trace("twins", "identical units", "activations", EVALUATION, SHARE),
     Trace("histogram", "histogram of activations", "activations", EVALUATION, inner=0),  # bins
     Trace("histogram_range", "range of activations", "activations", EVALUATION, inner=2),  # low, high

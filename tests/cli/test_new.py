@@ -15,7 +15,7 @@ from labkit.cli import new
 from labkit.diagnosis.diagnose import PRECEDENCE
 from labkit.errors import RecipeError
 
-FAULT = "loss_sign_flipped"
+FAULT = "classes_counted_from_one"
 
 
 def in_copy(copy: Path, *words: str) -> subprocess.CompletedProcess:
@@ -44,10 +44,10 @@ def test_the_author_fills_it_in_and_the_contract_accepts_it(tmp_path):
     unfinished = in_copy(tmp_path, *checks).stdout
     assert "delete them" in unfinished and re.search(r"^1 failed, \d+ passed", unfinished, re.MULTILINE), unfinished
 
-    change(mode, "step_uphill", "step_on_minus_the_loss", 2)
-    change(mode, "RISE = 1.1", "RISE = 1.15", 1)
-    change(mode, "Wrong sign of the gradient", "Sign of the loss flipped", 1)
-    change(controls, "rise=1.12) and not seen(rise=1.08)", "rise=1.16) and not seen(rise=1.14)", 1)
+    change(mode, "step_off_by_one", "step_with_the_next_class", 2)
+    change(mode, "TRAINED = 0.5", "TRAINED = 0.4", 1)
+    change(mode, "Labels off by one", "Classes counted from one", 1)
+    change(controls, "left=0.49) and not seen(left=0.51)", "left=0.39) and not seen(left=0.41)", 1)
     for path in (mode, controls):
         path.write_text(re.sub(r"^ *# NEW:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
     finished = in_copy(tmp_path, *checks)

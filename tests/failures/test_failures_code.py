@@ -1,4 +1,4 @@
-"""Bugs in the code of the loop: for each threshold a control on either side, on runs written by hand."""
+"""Bugs in the code of the loop: for each threshold a control on either side, most on runs written by hand."""
 
 import dataclasses
 import math
@@ -11,6 +11,7 @@ from torch import nn
 
 import labkit
 from labkit.diagnosis.diagnose import evidence_of
+from labkit.diagnosis.watch import watch
 from labkit.failures.catalogue import FAILURES
 
 PARAMETERS = tuple(f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias"))
@@ -281,6 +282,143 @@ def test_batch_norm_on_tiny_batches(length, share, named):
     losses = share * math.log(10)
     assert bool(seen("tiny_batch_norm", run_with(NORMED | {"batch_length": length}, loss=losses))) is named
     assert seen("tiny_batch_norm", run_with(DROPPED | {"batch_length": length}, loss=losses)) is None
+
+
+# --- what the layers compute, and which way the steps go ------------------------------------------
+
+
+def layered(bent=3e-7, left: float = 0.2, layers: int = 3, hidden=math.nan, facts: dict | None = None):
+    """A net of so many weight matrices, its distance from an affine function, and the loss that is left of 2.3."""
+    deviations = np.ones((40, 4))
+    deviations[:, 1:3] = hidden
+    bent = np.broadcast_to(np.asarray(bent, dtype=float), 5)
+    known = {"matrices": [f"layer{number}" for number in range(layers)]} | (facts or {})
+    losses = np.linspace(2.3, 2.3 * left, 5)
+    return run_with(known, nonlinearity=bent, activation_std=deviations, probe_loss=losses)
+
+
+def test_layers_without_an_activation_are_one_affine_function():
+    evidence = seen("missing_nonlinearity", layered())
+    assert evidence and "3 layers" in evidence.seen and evidence.onset == 0
+    assert seen("missing_nonlinearity", layered(bent=0.9e-4))
+    assert seen("missing_nonlinearity", layered(bent=1.1e-4)) is None
+    assert seen("missing_nonlinearity", layered(bent=[0, 1e-7, 0.1, 1e-7, 0])) is None  # at every evaluation
+    assert seen("missing_nonlinearity", layered(bent=[math.nan, 1e-7, 1e-7, 1e-7, 1e-7]))
+    assert seen("missing_nonlinearity", layered(bent=math.nan)) is None
+
+
+def test_a_single_layer_is_linear_on_purpose():
+    assert seen("missing_nonlinearity", layered(layers=2))
+    assert seen("missing_nonlinearity", layered(layers=1)) is None
+
+
+def test_a_linear_net_that_fits_its_data_needs_no_activation():
+    assert seen("missing_nonlinearity", layered(left=0.031))
+    assert seen("missing_nonlinearity", layered(left=0.029)) is None
+
+
+@pytest.mark.parametrize("facts", [{"classes": 2}, {"classes": 1}, {"classes": 1000}])
+def test_linear_layers_are_seen_whatever_the_task(facts):
+    assert seen("missing_nonlinearity", layered(facts=facts))
+
+
+def test_an_activation_counts_where_it_works_between_the_layers():
+    """In its linear range, or switched off by tiny weights, it is another failure; after the last layer it is none."""
+    assert seen("missing_nonlinearity", layered(hidden=0.5)) is None
+    assert seen("missing_nonlinearity", layered(hidden=1.0))  # the deviation of the outputs: they are the same numbers
+
+
+def climbing(rise: float = 4.0, steps: int = 8, update: float = 0.03, early: float = 1.05, fell: float = 1.0, sign=1):
+    """A loss that is at `early` times the first for the first half and reaches `rise` after so many steps."""
+    losses = np.full(40, rise)
+    losses[:steps] = early
+    losses[0] = 1.0
+    probe = np.array([1.0, fell, rise, rise, rise])
+    return run_with(
+        loss=sign * 0.7 * losses, update_ratio=update, probe_loss=0.7 * probe, val_step=[0, 1, steps, 20, 40]
+    )
+
+
+def test_a_loss_that_rises_with_gentle_steps_is_climbed():
+    assert seen("gradient_ascent", climbing())
+    assert seen("gradient_ascent", climbing(rise=2.1))
+    assert seen("gradient_ascent", climbing(rise=1.9)) is None
+    assert seen("gradient_ascent", climbing(update=0.19))
+    assert seen("gradient_ascent", climbing(update=0.21)) is None  # the learning rate is too high
+    assert seen("gradient_ascent", climbing(steps=2))
+    assert seen("gradient_ascent", climbing(steps=1)) is None
+    for far in (math.nan, math.inf):  # a loss that breaks has not climbed; one that climbed breaks in the end
+        assert seen("gradient_ascent", climbing(rise=far)) is None
+        broken = climbing()
+        broken["loss"][20:] = far
+        assert seen("gradient_ascent", broken)
+
+
+def test_a_loss_that_falls_at_first_or_comes_back_is_not_climbed():
+    assert seen("gradient_ascent", climbing(early=1.01))
+    assert seen("gradient_ascent", climbing(early=0.99)) is None
+    assert seen("gradient_ascent", climbing(fell=0.98))
+    assert seen("gradient_ascent", climbing(fell=0.96)) is None
+    back = climbing()
+    back["loss"][30] = 0.69
+    assert seen("gradient_ascent", back) is None
+
+
+def test_where_the_flipped_loss_was_recorded_the_probe_or_the_accuracy_tells():
+    assert seen("gradient_ascent", climbing(sign=-1))
+    learning = climbing(sign=-1)  # a likelihood, or a reward: below 0 by rights
+    learning["probe_loss"][:] = np.linspace(0.7, 0.2, 5)
+    assert seen("gradient_ascent", learning) is None
+    for accuracy, named in ((0.08, True), (0.12, False)):
+        run = climbing(sign=-1)
+        run["probe_loss"][:] *= -1
+        run["probe_accuracy"][:] = np.linspace(0.1, accuracy, 5)
+        assert bool(seen("gradient_ascent", run)) is named
+    unknown = {"probe_loss", "probe_accuracy", "val_accuracy"}
+    bare = climbing(sign=-1)
+    bare = dataclasses.replace(bare, traces={name: each for name, each in bare.traces.items() if name not in unknown})
+    assert seen("gradient_ascent", bare) is None
+
+
+def watched_program(outputs: int, loss_fn, targets, activation: bool, sign: float = 1.0, probe: bool = True):
+    """A plain loop on 12 inputs, as `labkit.watch` records it."""
+    torch.manual_seed(0)
+    x = torch.randn(512, 12)
+    y = targets(x)
+    middle = [nn.ReLU()] if activation else []
+    model = nn.Sequential(nn.Linear(12, 32), *middle, nn.Linear(32, outputs))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with watch(model, optimizer, probe=(x[:128], y[:128]) if probe else None, loss_fn=loss_fn, strict=True) as record:
+        for step in range(120):
+            chosen = torch.randint(0, 512, (64,))
+            optimizer.zero_grad()
+            loss = loss_fn(model(x[chosen]), y[chosen])
+            (sign * loss).backward()
+            optimizer.step()
+            record.step(loss, batch=(x[chosen], y[chosen]))
+            if step % 20 == 0:
+                record.validation(loss=loss.item())
+    return record.run
+
+
+PROGRAMS = {
+    "three classes": (3, nn.functional.cross_entropy, lambda x: x[:, :3].abs().argmax(1)),
+    "binary": (1, nn.functional.binary_cross_entropy_with_logits, lambda x: (x[:, :1] * x[:, 1:2] > 0).float()),
+    "regression": (1, nn.functional.mse_loss, lambda x: (x[:, :1] * x[:, 1:2]).abs()),
+}
+
+
+@pytest.mark.parametrize("probe", [True, False])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_with_other_tasks(program, probe):
+    outputs, loss_fn, targets = PROGRAMS[program]
+    healthy = watched_program(outputs, loss_fn, targets, activation=True, probe=probe)
+    linear = watched_program(outputs, loss_fn, targets, activation=False, probe=probe)
+    climbing = watched_program(outputs, loss_fn, targets, activation=True, sign=-1.0, probe=probe)
+    for name, sick in (("missing_nonlinearity", linear), ("gradient_ascent", climbing)):
+        needs_probe = name == "missing_nonlinearity"
+        for run in (healthy, linear, climbing):
+            assert bool(seen(name, run)) is (run is sick and (probe or not needs_probe)), name
 
 
 # --- any run may come -----------------------------------------------------------------------------

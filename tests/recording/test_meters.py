@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.recording.guard import Guard
 from labkit.recording.meters import (
     BINS,
     BLOCK,
@@ -17,6 +18,7 @@ from labkit.recording.meters import (
     HISTOGRAM_SAMPLES,
     LARGE,
     NEAR_ZERO,
+    PAIRS,
     SAMPLES,
     SILENT,
     ActivationMeter,
@@ -29,6 +31,7 @@ from labkit.recording.meters import (
     histogram,
     layer_of,
     looks_fresh,
+    nonlinearity,
 )
 from labkit.recording.run import NoTrace, Run
 from labkit.recording.summaries import unexplained
@@ -607,6 +610,103 @@ def test_a_probe_of_numbers_instead_of_classes_has_no_accuracy():
     model, x = nn.Linear(6, 1), torch.randn(10, 6)
     found = Probe(model, nn.functional.mse_loss, x, torch.randn(10, 1)).examine()
     assert "probe_accuracy" not in found and found["probe_loss"].item() > 0
+
+
+def bent(model: nn.Module, x=None) -> float | None:
+    torch.manual_seed(2)
+    found = nonlinearity(model, torch.randn(40, 6) if x is None else x)
+    return None if found is None else float(found)
+
+
+def test_nonlinearity_against_the_definition():
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(40, 6)
+    first, second = x[:PAIRS], x[PAIRS : 2 * PAIRS]
+    with torch.no_grad():
+        off = model((first + second) / 2) - (model(first) + model(second)) / 2
+        deviation = model(x[: 2 * PAIRS]).var(0, correction=0).mean().sqrt()
+    assert bent(model, x) == pytest.approx(float(off.square().mean().sqrt() / deviation), rel=1e-4)
+    assert Probe(model, cross_entropy, x, torch.zeros(40).long()).examine()["nonlinearity"] == bent(model, x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(6, 3),
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8), nn.Linear(8, 3)),
+        nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1), nn.Sigmoid()),  # an activation after the last layer
+        nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.AvgPool1d(2), nn.Flatten(), nn.Linear(8, 2)),
+    ],
+)
+def test_affine_nets_are_affine_up_to_rounding(model):
+    assert bent(model) < 1e-5
+
+
+class Bare(nn.Module):
+    """Weights without layers; and a linear shortcut that is called last."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.activation, self.inner, self.shortcut = activation, nn.Linear(6, 8), nn.Linear(6, 3)
+        self.weight = nn.Parameter(torch.randn(3, 8))
+
+    def forward(self, x):
+        return nn.functional.linear(self.activation(self.inner(x)), self.weight) + self.shortcut(x)
+
+
+class Tied(nn.Module):
+    """A layer of which only the weight is used."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return nn.functional.linear(self.inner(x).relu(), self.head.weight)
+
+
+def test_an_activation_is_seen_wherever_it_is():
+    assert bent(Bare(torch.relu)) > 0.01 and bent(Bare(torch.tanh)) > 0.001
+    assert bent(Bare(lambda x: x)) < 1e-5
+    assert bent(Tied()) > 0.01
+    assert bent(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))) > 0.01
+
+
+def test_nonlinearity_is_not_measured_where_there_is_nothing_between_two_samples():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    table = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(24, 2))
+    x = torch.randn(40, 6)
+    for net, inputs in ((table, torch.randint(5, (40, 6))), (model, (x,)), (model, {"x": x}), (model, "x")):
+        assert bent(net, inputs) is None
+    assert bent(model, x[:3]) is None and bent(model, x[:0]) is None and bent(model, x[:4]) > 0
+    assert bent(model, x.to_sparse()) is None and bent(model, x[0]) is None
+    assert math.isnan(bent(model, x[:1].expand(40, 6)))  # equal samples: no deviation to compare with
+
+
+def test_a_net_that_takes_only_its_own_batch_size_switches_the_instrument_off_and_nothing_else(capsys):
+    class Fixed(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.ones(20, 3)
+
+    guard = Guard(strict=False)
+    probe = Probe(Fixed(6, 3), cross_entropy, torch.randn(20, 6), torch.zeros(20).long(), guard=guard)
+    assert "nonlinearity" not in probe.examine() and "probe_loss" in probe.examine()
+    assert "the non-linearity" not in guard and capsys.readouterr().err.count("Your training goes on") == 1
+
+
+def test_nonlinearity_leaves_the_net_and_the_random_numbers_alone():
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.randn(3)  # in eval mode too
+
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(0.5), Noisy(6, 3)).train()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    nonlinearity(model, torch.randn(40, 6, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert all(module.training and not module._forward_hooks for module in model.modules())
 
 
 def test_modes_and_hooks_are_put_back_after_an_error():
