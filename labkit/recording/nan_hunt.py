@@ -36,14 +36,13 @@ def hunt(
 
 def in_forward(model: torch.nn.Module, x: Any, autocast: Autocast) -> tuple[dict[str, Any] | None, Any]:
     """The first non-finite tensor up to the outputs, and the outputs; None for what there is not."""
-    for name, weight in (*model.named_parameters(), *model.named_buffers()):
-        if _bad(weight):
-            return _finding("weights", name, weight), None
-    if x is None:
-        return None, None
     inputs = first_tensor(x)
-    if inputs is not None and _bad(inputs):
+    found = _first_bad(model.named_parameters())
+    if not found and inputs is not None and _bad(inputs):
         return _finding("inputs", "batch", inputs, samples=True), None
+    found = found or _first_bad(model.named_buffers())  # batch norm has already taken a bad input into its statistics
+    if found or x is None:
+        return found, None
     outputs, found = _replay(model, x, autocast)
     if found:
         sizes = _sizes_in_float32(model, x)
@@ -51,6 +50,10 @@ def in_forward(model: torch.nn.Module, x: Any, autocast: Autocast) -> tuple[dict
     if torch.is_tensor(outputs) and _bad(outputs):  # between modules: a bare torch.log in a forward
         return _finding("activations", "outputs", outputs, samples=True), outputs
     return None, outputs
+
+
+def _first_bad(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Any] | None:
+    return next((_finding("weights", name, tensor) for name, tensor in named if _bad(tensor)), None)
 
 
 def in_loss(outputs: Any, y: Any, loss: Loss | None, autocast: Autocast) -> dict[str, Any] | None:

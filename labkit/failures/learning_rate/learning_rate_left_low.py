@@ -21,7 +21,9 @@ HIGH = 0.22  # the loss in the last quarter over chance level; healthy runs 0.01
 FELL = 0.52
 STEADY = 0.01  # how much the learning rate may change over the run; with a schedule it is another failure
 CLIPPED = 0.5  # share of clipped steps above which clipping, not the learning rate, keeps the updates small
-ODD = 2.0  # first loss over chance level; above it the init is the problem, and its large weights hide the updates
+# The first loss and the highest one over chance level; above it the init is the problem, or a step jumped: large
+# weights hide the updates.
+ODD = 2.0
 
 healthy = Recipe(momentum=0.0)
 sick = healthy.but(lr=0.003)
@@ -35,7 +37,7 @@ def signature(run: Run) -> Evidence | None:
     half_way = TINY < ratio < SMALL and HIGH * chance < means[3] < FELL * loss[0]
     hardly_begun = TINY < ratio < SLOW and means[3] > HARDLY * chance
     share = (means[2] - means[3]) / max(loss[0] - means[3], 1e-12)
-    if not (half_way or hardly_begun) or not 0 < loss[0] < ODD * chance:
+    if not (half_way or hardly_begun) or not 0 < loss[0] <= np.max(loss) < ODD * chance:
         return None
     if share < LATE or not (np.diff(means) < 0).all():
         return None

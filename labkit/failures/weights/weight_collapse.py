@@ -11,15 +11,30 @@ from labkit.training.recipe import Recipe
 # Norm of all weights at the end over that at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a
 # decay of 0.01 and 0.45 with 0.1; a decay of 2 leaves 0.002 to 0.02.
 FADED = 0.05
+# The same, with the standard deviation of the outputs in the last quarter over that of the first step. Small programs
+# of other tasks, healthy: 1.1 to 2.4 and 3 to 150; a decay or a penalty that is too strong: 0 to 0.26 and 0 to 0.65.
+SHRUNK, SILENCED = 0.3, 0.7
 LOST = 0.9  # of chance level, at the end: a net with no weights left is at 1.00
 
 healthy = Recipe(momentum=0.0, weight_decay=1e-4)
 sick = healthy.but(weight_decay=2.0)
 
 
+def faded(run: Run, size: np.ndarray) -> bool:
+    """Have nearly all weights gone, and the loss not fallen?"""
+    return bool(size[-1] < FADED * size[0]) and unlearned(run, LOST)
+
+
+def silenced(run: Run, size: np.ndarray) -> bool:
+    """Have the weights shrunk, and the outputs with them? A penalty may be a part of the loss, which then falls."""
+    outputs = run["activation_std"][:, -1]
+    late = float(np.median(outputs[-max(1, len(outputs) // 4) :]))
+    return bool(size[-1] < SHRUNK * size[0] and late < SILENCED * outputs[0])
+
+
 def signature(run: Run) -> Evidence | None:
     size, (layers, names) = whole_norm(run, "weight_norm"), matrix_layers(run, "weight_norm")
-    if not size[0] > 0 or not size[-1] < FADED * size[0] or not unlearned(run, LOST):
+    if not size[0] > 0 or not (faded(run, size) or silenced(run, size)):
         return None
     with np.errstate(all="ignore"):
         place = names[int(np.nanargmin(layers[-1] / layers[0]))]
