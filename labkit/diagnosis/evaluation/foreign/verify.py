@@ -25,6 +25,8 @@ SEEDS = (0, 1, 2)
 # A fault hurts if it costs at least this share of the healthy program's score on the same seed. The score is 0 for the
 # best constant prediction and 1 for perfect ones; between seeds the healthy programs differ by 2 % to 15 % of theirs.
 MARGIN = 0.2
+# Of backward() without a graph, and of a torch distribution with NaN. Any other error is a bug of the operator.
+ERRORS = ("does not require grad", "found invalid values")
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Case:
 
 
 def score_of(name: str, fault: str | None, seed: int) -> float:
-    """The score at the end of training; NaN where backward() finds no graph. Any other error is one of the operator."""
+    """The score at the end of training; NaN where the fault ends in one of the errors that it should end in."""
     with few_threads():
         try:
             return PROGRAMS[name](unwatched, seed, FAULTS[fault] if fault else None)
-        except RuntimeError as error:
-            if "does not require grad" not in str(error):
+        except (RuntimeError, ValueError) as error:
+            if not any(words in str(error) for words in ERRORS):
                 raise
             return math.nan
 
