@@ -309,7 +309,7 @@ def running_statistics(model: nn.Module) -> dict[str, torch.Tensor]:
     """Copies of running mean and variance of each batch norm that keeps them."""
     kept = {name: (module.running_mean, module.running_var) for name, module in batch_norms(model)}
     return {
-        name: torch.stack([mean, variance]).detach().cpu()
+        name: torch.stack([mean, variance]).detach()
         for name, (mean, variance) in kept.items()
         if mean is not None and variance is not None
     }

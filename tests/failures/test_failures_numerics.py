@@ -230,7 +230,10 @@ APART = {"grad_mean": np.where(np.arange(4) == 1, np.nan, 0.1) * np.ones((40, 4)
         (spoiled("gradients", traces=APART, weight=ROOT.ZERO * 0.99), True),
         (spoiled("gradients", traces=APART, weight=ROOT.ZERO * 1.01), False),
         (spoiled("gradients", traces=APART, weight=0.0, nan=9), False),  # one of them is infinite
-        (spoiled("gradients", traces={"grad_mean": np.full((40, 4), np.nan)}, weight=0.0), False),
+        (
+            spoiled("gradients", traces={"grad_mean": np.full((40, 4), np.nan)}, weight=1.0),
+            True,
+        ),  # of a term of the loss
         (spoiled("gradients", traces=APART | {"loss": after(3, math.nan)}, weight=0.0), False),
         (spoiled("loss", traces=APART, weight=0.0), False),
     ],
@@ -259,7 +262,11 @@ def test_in_place_edit_reads_the_error():
 )
 def test_a_run_notes_its_formats(precision, weights, outputs):
     run = trained(tiny(precision=precision, optimizer="adam", steps=2))
-    assert run.facts["dtypes"] == {"weights": [weights], "outputs": [outputs], "state": [weights]}
+    assert {name: run.facts["dtypes"][name] for name in ("weights", "outputs", "state")} == {
+        "weights": [weights],
+        "outputs": [outputs],
+        "state": [weights],
+    }
 
 
 def test_plain_sgd_remembers_nothing():

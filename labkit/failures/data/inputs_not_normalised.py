@@ -24,6 +24,8 @@ sick = healthy.but(inputs="raw")
 
 def slowed(run: Run, width: float) -> Evidence | None:
     """Wide inputs that do not make the first steps violent, as with Adam, and cost most of what could be learned."""
+    if "constant_loss" not in run.facts:
+        return None
     first, left = float(run["loss"][0] / chance_loss(run)), float(unexplained(run)[-1])
     if not (left > LEFT and (first > SURPRISED or left > MUCH)):
         return None

@@ -1,0 +1,222 @@
+"""Signatures on tasks other than ten classes of images, measured against the loss of a constant prediction.
+
+Every threshold has a run on either side.
+"""
+
+import numpy as np
+import pytest
+from helpers import hand_made
+
+from labkit.diagnosis.diagnose import diagnose, evidence_of
+from labkit.failures.catalogue import FAILURES
+
+CONSTANT = 0.5  # the loss of the best constant prediction in these runs: far from ln 10
+
+
+def seen(name: str, run) -> bool:
+    return evidence_of(FAILURES[name], run) is not None
+
+
+def run_of(steps: int = 200, facts: dict | None = None, without=(), **traces):
+    """A healthy run of a regression; `traces` are shares of the loss of a constant prediction where they are losses."""
+    evaluations = 5
+    shares = {
+        "loss": np.linspace(1.0, 0.2, steps),
+        "probe_loss": np.linspace(1.0, 0.2, evaluations),
+        "val_loss": np.linspace(1.0, 0.25, evaluations),
+    }
+    shares |= {name: np.asarray(traces.pop(name), dtype=float) for name in list(traces) if name in shares}
+    found = hand_made(steps, **{name: CONSTANT * share for name, share in shares.items()}, **traces)
+    facts = {name: value for name, value in found.facts.items() if name != "classes"} | {
+        "constant_loss": CONSTANT,
+        **(facts or {}),
+    }
+    kept = {
+        name: trace for name, trace in found.traces.items() if name not in ("val_accuracy", "probe_accuracy", *without)
+    }
+    return type(found)(kept, layers=found.layers, activations=found.activations, facts=facts)
+
+
+def test_the_healthy_run_is_healthy():
+    assert diagnose(run_of()) == []
+
+
+# --- learning rate --------------------------------------------------------------------------------
+
+
+def slow(end=0.8, ratio=3e-3, highest=1.0, **more):
+    losses = np.linspace(1.0, end, 200)
+    losses[1] = highest
+    return run_of(loss=losses, probe_loss=np.linspace(1.0, end, 5), update_ratio=np.full((200, 3), ratio), **more)
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (slow(), True),
+        (slow(ratio=3.9e-3), True),  # SLOW
+        (slow(ratio=4.1e-3), False),
+        (slow(end=0.75), True),  # HARDLY, in the last quarter
+        (slow(end=0.65), False),
+        (slow(highest=1.9), True),  # ODD
+        (slow(highest=2.1), False),
+    ],
+)
+def test_a_loss_that_has_hardly_begun_to_fall(run, named):
+    assert seen("learning_rate_left_low", run) is named
+
+
+@pytest.mark.parametrize(("decays", "named"), [(False, True), (True, False)])
+def test_a_rate_that_a_schedule_made_low_is_not_simply_too_low(decays, named):
+    lr = 0.1 * (0.9 ** np.arange(200) if decays else np.ones(200))
+    run = run_of(loss=1.0, probe_loss=1.0, update_ratio=np.full((200, 3), 1e-5), lr=lr)
+    assert seen("learning_rate_too_low", run) is named
+
+
+# --- dropout --------------------------------------------------------------------------------------
+
+
+def dropping(rate=0.95, left=0.6, training=0.7):
+    facts = {"dropouts": ["dropout1", "dropout2"], "dropout_rates": [0.1, rate]}
+    losses, probe = np.linspace(1.0, training, 200), np.linspace(1.0, left, 5)
+    return run_of(facts=facts, loss=losses, probe_loss=probe, train_mode=np.ones(200))
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (dropping(), True),
+        (dropping(rate=0.91), True),  # NEARLY_ALL
+        (dropping(rate=0.89), False),
+        (dropping(left=0.26), True),  # LEFT
+        (dropping(left=0.24, training=0.3), False),
+        (dropping(rate=0.5, left=0.5, training=1.9), True),  # MOST: 1.5 more in training than on the probe
+        (dropping(rate=0.5, left=0.3, training=2.5), False),
+    ],
+)
+def test_a_dropout_rate_of_nearly_all(run, named):
+    assert seen("too_much_dropout", run) is named
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def wide(deviation=20.0, first=3.2, left=0.3, kind="float32", **facts):
+    sizes = np.tile([deviation, 1.0, 1.0, 1.0], (200, 1))
+    losses, probe = np.linspace(first, left, 200), np.linspace(1.0, left, 5)
+    facts = {"dtypes": {"inputs": [kind]}, **facts}
+    return run_of(facts=facts, loss=losses, probe_loss=probe, activation_std=sizes)
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (wide(), True),
+        (wide(deviation=9.0), False),  # WIDE
+        (wide(first=2.8), False),  # SURPRISED
+        (wide(left=0.24), False),  # LEFT
+        (wide(first=1.0, left=0.52), True),  # MUCH
+        (wide(first=1.0, left=0.48), False),
+        (wide(kind="int64"), False),
+        (wide(batch_norms=["norm1"]), False),
+    ],
+)
+def test_wide_inputs_that_slow_learning(run, named):
+    assert seen("inputs_not_normalised", run) is named
+
+
+# --- generalisation and labels --------------------------------------------------------------------
+
+
+def fitted(left=0.03, validated=0.6):
+    return run_of(probe_loss=np.linspace(1, left, 5), val_loss=np.linspace(1, validated, 5))
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [(fitted(), True), (fitted(left=0.04), True), (fitted(left=0.06), False),  # FITTED
+     (fitted(validated=0.46), True), (fitted(validated=0.44), False)],  # USELESS
+)  # fmt: skip
+def test_samples_that_were_memorised_without_an_accuracy(run, named):
+    assert seen("too_few_samples", run) is named
+
+
+def uninformative(early=0.95, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradient=0.3, steps=200):
+    probe = np.array([highest, early, early, left, left])
+    return run_of(
+        steps, probe_loss=probe, val_loss=np.full(5, best), loss=np.linspace(1, left, steps),
+        update_ratio=np.full((steps, 3), ratio), grad_norm_total=np.full(steps, gradient),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (uninformative(), True),
+        (uninformative(early=0.91), True),  # LATER
+        (uninformative(early=0.89), False),
+        (uninformative(left=0.41), True),  # SOME
+        (uninformative(left=0.39), False),
+        (uninformative(best=0.94), True),  # NEVER
+        (uninformative(best=0.92), False),
+        (uninformative(ratio=5.1e-3), True),  # BUSIER
+        (uninformative(ratio=4.9e-3), False),
+        (uninformative(highest=1.29), True),  # WORSE
+        (uninformative(highest=1.31), False),
+        (uninformative(gradient=0.051), True),  # FAINT
+        (uninformative(gradient=0.049), False),
+        (uninformative(steps=101), True),  # ENOUGH
+        (uninformative(steps=99), False),
+    ],
+)
+def test_labels_that_tell_nothing_about_the_inputs(run, named):
+    assert seen("labels_shuffled", run) is named
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+def shrinking(weights=0.2, outputs=0.5):
+    sizes = np.ones((200, 4))
+    sizes[50:, -1] = outputs
+    return run_of(weight_norm=5 * np.linspace(1, weights, 200)[:, None] * np.ones(3), activation_std=sizes)
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [(shrinking(), True), (shrinking(weights=0.29), True), (shrinking(weights=0.31), False),  # SHRUNK
+     (shrinking(outputs=0.69), True), (shrinking(outputs=0.71), False)],  # SILENCED
+)  # fmt: skip
+def test_weights_that_shrink_with_the_outputs(run, named):
+    assert seen("weight_collapse", run) is named
+
+
+@pytest.mark.parametrize(("hidden", "norm", "named"), [(2, 1e5, True), (4, 900.0, True), (4, 1100.0, False)])
+def test_a_large_gradient_is_an_explosion_through_many_layers_only(hidden, norm, named):
+    run = run_of(loss=np.linspace(20, 2, 200), probe_loss=2.0, grad_norm_total=norm)
+    names = ("inputs", *(f"relu{number}" for number in range(1, hidden + 1)), "outputs")
+    traces = run.traces | {"activation_std": np.tile([1.0, *[9.0] * hidden, 50.0], (200, 1))}
+    run = type(run)(traces, layers=run.layers, activations=names, facts=run.facts)
+    assert seen("init_too_large", run) is named
+
+
+# --- frozen on purpose, and the order of diagnoses ------------------------------------------------
+
+
+@pytest.mark.parametrize(("never_trained", "named"), [(["layer1.weight"], True), ([], False)])
+def test_a_body_that_was_trained_before_is_frozen_on_purpose(never_trained, named):
+    run = run_of(probe_loss=0.9, facts={"without_gradient": ["layer1.weight"], "never_trained": never_trained})
+    run = type(run)(run.traces, layers=run.layers, parameters=("layer1.weight", "layer2.weight"), facts=run.facts)
+    assert seen("frozen_layers", run) is named
+
+
+def test_evidence_by_exclusion_is_listed_behind_direct_evidence():
+    facts = {"dropouts": ["dropout1"], "dropout_rates": [0.95]}
+    run = uninformative()
+    run = type(run)(
+        run.traces | {"train_mode": np.ones(200)},
+        layers=run.layers,
+        activations=run.activations,
+        facts=run.facts | facts,
+    )
+    assert [found.name for found in diagnose(run)] == ["too_much_dropout", "labels_shuffled"]
