@@ -225,9 +225,9 @@ def test_underfitting_is_high_level_and_the_same_on_both_sides(run, found):
 DROPOUT = constants("too_much_dropout")
 
 
-def dropped(extra=0.8, high=0.45, dropouts=("dropout1",), mode=1.0) -> Run:
+def dropped(extra=0.35, high=0.45, dropouts=("dropout1",), mode=1.0) -> Run:
     probe = high * math.log(10)
-    run = hand_made(loss=probe + extra, probe_loss=probe, facts={"dropouts": list(dropouts)})
+    run = hand_made(loss=probe + extra * math.log(10), probe_loss=probe, facts={"dropouts": list(dropouts)})
     run.traces["train_mode"] = np.full(40, mode)
     return run
 

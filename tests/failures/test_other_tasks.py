@@ -17,7 +17,7 @@ def seen(name: str, run) -> bool:
     return evidence_of(FAILURES[name], run) is not None
 
 
-def run_of(steps: int = 200, facts: dict | None = None, without=(), **traces):
+def run_of(steps: int = 200, facts: dict | None = None, **traces):
     """A healthy run of a regression; `traces` are shares of the loss of a constant prediction where they are losses."""
     evaluations = 5
     shares = {
