@@ -137,10 +137,11 @@ def test_faults_do_what_they_say():
 def test_every_verified_case_hurts_on_all_seeds_by_the_stated_margin():
     cases = verify.verified()
     assert len(cases) > 300 and {each.program for each in cases} == set(PROGRAMS)
+    assert {each.fault for each in cases} == set(FAULTS)  # an operator that hurts no program is not kept
     for each in cases:
         scores = [math.nan if score is None else score for score in each.scores]
         healthy = [verify.healthy_score(each.program, seed) for seed in verify.SEEDS]
-        assert all(map(verify.hurts, scores, healthy, strict=True)), each
+        assert all(map(verify.hurts, scores, healthy)), each
 
 
 @pytest.mark.parametrize(

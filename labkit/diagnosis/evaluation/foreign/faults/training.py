@@ -164,15 +164,6 @@ def divided_twice(s: Setup) -> None:
     change_loss(s, lambda loss: loss / size)
 
 
-@fault("code", "eval_mode_in_training")
-def stays_in_eval_mode(s: Setup) -> None:
-    """After the first validation the net is never put back into train mode."""
-    need(modules_of(s, nn.BatchNorm1d, nn.BatchNorm2d))
-    train = s.model.train
-    s.model.train(False)
-    s.model.train = lambda mode=True: train(False)  # type: ignore[method-assign]
-
-
 @fault("code", "dropout_at_validation", "batch_norm_in_train_mode_at_validation")
 def validated_in_train_mode(s: Setup) -> None:
     """The net is validated in train mode, with dropout."""
