@@ -31,9 +31,7 @@ def run_of(steps: int = 200, facts: dict | None = None, **traces):
         "constant_loss": CONSTANT,
         **(facts or {}),
     }
-    kept = {
-        name: trace for name, trace in found.traces.items() if name not in ("val_accuracy", "probe_accuracy", *without)
-    }
+    kept = {name: trace for name, trace in found.traces.items() if not name.endswith("_accuracy")}
     return type(found)(kept, layers=found.layers, activations=found.activations, facts=facts)
 
 

@@ -14,9 +14,9 @@ from labkit.diagnosis.evaluation.foreign.setup import Setup
 
 # Modes that the catalogue may not have yet. When one is added under another name, the name is changed here.
 INTENDED = (
-    "output_activation", "softmax_over_wrong_axis", "loss_mismatch", "loss_broadcast", "missing_nonlinearity",
-    "gradient_ascent", "targets_not_scaled", "penalty_too_strong", "batch_norm_never_updated", "plain_net_too_deep",
-    "training_not_finished", "inputs_too_small", "labels_differ_at_validation", "momentum_too_high",
+    "activation_on_outputs", "softmax_over_batch", "loss_does_not_fit", "loss_broadcast", "missing_nonlinearity",
+    "gradient_ascent", "targets_not_scaled", "penalty_too_strong", "batch_norm_statistics_frozen", "plain_net_too_deep",
+    "training_not_finished", "inputs_scaled_twice", "labels_differ_at_validation", "momentum_too_high",
     "columns_differ_at_validation", "loss_scaled_down", "class_weights_out_of_proportion",
 )  # fmt: skip
 

@@ -54,7 +54,7 @@ def everything_times_1000(s: Setup) -> None:
         data[:] = [1000 * each for each in data]
 
 
-@fault("data", "inputs_too_small", "inputs_not_normalised")
+@fault("data", "inputs_scaled_twice", "inputs_not_normalised")
 def inputs_divided_twice(s: Setup) -> None:
     """The inputs are divided by 255 twice."""
     need(has_float_inputs(s) and s.kind != "reconstruction")

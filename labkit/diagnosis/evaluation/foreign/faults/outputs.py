@@ -22,28 +22,28 @@ from labkit.diagnosis.evaluation.foreign.setup import Setup
 # --- outputs and loss ---------------------------------------------------------------------------------
 
 
-@fault("output and loss", "softmax_before_cross_entropy", "output_activation")
+@fault("output and loss", "softmax_before_cross_entropy", "activation_on_outputs")
 def softmax_before_loss(s: Setup) -> None:
     """Softmax at the end of the net, and again in the loss."""
     need(has_classes(s))
     on_outputs(s, nn.Softmax(s.class_axis))
 
 
-@fault("output and loss", "softmax_over_wrong_axis", "output_activation")
+@fault("output and loss", "softmax_over_batch", "activation_on_outputs")
 def softmax_over_the_batch(s: Setup) -> None:
     """Softmax over the samples of the batch."""
     need(has_classes(s))
     on_outputs(s, nn.Softmax(0))
 
 
-@fault("output and loss", "output_activation")
+@fault("output and loss", "activation_on_outputs")
 def sigmoid_twice(s: Setup) -> None:
     """Sigmoid at the end of the net, and again in the loss."""
     need(yes_no(s))
     on_outputs(s, nn.Sigmoid())
 
 
-@fault("output and loss", "softmax_over_wrong_axis", "output_activation")
+@fault("output and loss", "softmax_over_batch", "activation_on_outputs")
 def softmax_over_one_unit(s: Setup) -> None:
     """Softmax over a single output: always 1."""
     need(s.kind == "binary")
@@ -55,21 +55,21 @@ def softmax_over_one_unit(s: Setup) -> None:
     on_outputs(s, Softmax())
 
 
-@fault("output and loss", "output_activation")
+@fault("output and loss", "activation_on_outputs")
 def relu_on_outputs(s: Setup) -> None:
     """ReLU behind the last layer."""
     need(s.kind not in ("pairs", "matching"))
     on_outputs(s, nn.ReLU())
 
 
-@fault("output and loss", "output_activation")
+@fault("output and loss", "activation_on_outputs")
 def sigmoid_on_numbers(s: Setup) -> None:
     """Sigmoid behind the last layer of a regression."""
     need(numbers(s))
     on_outputs(s, nn.Sigmoid())
 
 
-@fault("output and loss", "loss_mismatch")
+@fault("output and loss", "loss_does_not_fit")
 def absolute_error_for_classes(s: Setup) -> None:
     """Mean absolute error between softmax outputs and one-hot classes."""
     need(s.kind == "classes")
@@ -81,14 +81,14 @@ def absolute_error_for_classes(s: Setup) -> None:
     s.loss = loss
 
 
-@fault("output and loss", "loss_mismatch")
+@fault("output and loss", "loss_does_not_fit")
 def squared_error_of_class_numbers(s: Setup) -> None:
     """Mean squared error between the largest output and the number of the class."""
     need(s.kind == "classes")
     s.loss = lambda outputs, targets: F.mse_loss(logits_of(outputs).amax(-1), targets.float())
 
 
-@fault("output and loss", "loss_mismatch")
+@fault("output and loss", "loss_does_not_fit")
 def cross_entropy_for_numbers(s: Setup) -> None:
     """Binary cross-entropy for targets that are numbers."""
     need(numbers(s))

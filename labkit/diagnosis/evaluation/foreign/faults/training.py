@@ -174,7 +174,7 @@ def validated_in_train_mode(s: Setup) -> None:
     s.model.eval = lambda: s.model  # type: ignore[method-assign]
 
 
-@fault("code", "batch_norm_never_updated")
+@fault("code", "batch_norm_statistics_frozen")
 def batch_norm_momentum_zero(s: Setup) -> tuple[str, ...]:
     """The running statistics of batch norm never change from 0 and 1."""
     norms = modules_of(s, nn.BatchNorm1d, nn.BatchNorm2d)
