@@ -166,6 +166,95 @@ def test_one_odd_evaluation_is_not_a_sum():
     assert seen("summed_loss", run) is None
 
 
+# --- outputs and losses that do not fit -----------------------------------------------------------
+
+
+def last_column(value: float, others: float = 0.5) -> np.ndarray:
+    means = np.full((40, 4), others)
+    means[:, -1] = value
+    return means
+
+
+def bounded(low=0.0, high=1.0, ends=(0.5, 0.06), losses=(2.3, 1.6), classes=10, width=None, twin=False, first=0.3):
+    """Outputs in this range, with such shares in the lowest and highest bin; at first the range is narrow."""
+    shares = np.full(32, (1 - sum(ends)) / 30)
+    shares[[0, -1]] = ends
+    counts = np.zeros((5, 4, 32))
+    counts[:, -1] = np.round(shares * 64 * (width or classes))
+    counts[:, -1, 15] += 64 * (width or classes) - counts[:, -1].sum(axis=1)
+    ranges = np.zeros((5, 4, 2))
+    ranges[:, -1] = low, high
+    ranges[0, -1, 1] = min(high, low + first)
+    means = last_column(0.4)
+    if twin:
+        ranges[:, -2], means[:, -2] = ranges[:, -1], 0.4
+    facts = {"classes": classes}
+    traces = {"histogram": counts, "histogram_range": ranges, "activation_mean": means}
+    return run_with(facts, loss=np.linspace(*losses, 40), **traces)
+
+
+def test_a_relu_on_the_outputs_leaves_many_zeros_and_nothing_below():
+    def relu(**changes):
+        return seen(
+            "activation_on_outputs", bounded(**({"high": 12, "ends": (0.5, 0.01), "losses": (2.3, 0.7)} | changes))
+        )
+
+    assert relu().place == "outputs"
+    assert relu(ends=(0.12, 0.01))
+    assert relu(ends=(0.08, 0.01)) is None
+    assert relu(low=-1e-6) is None
+    assert relu(losses=(0.15, 0.02)) is None  # squared error
+    assert relu(losses=(2.9, 0.7)) is None  # above what such outputs can give: 2.3 + ln(0.1 + 0.9 exp(0.45)) = 2.72
+    assert relu(losses=(2.6, 0.7))
+
+
+def test_a_sigmoid_on_the_outputs_gathers_them_at_both_ends():
+    name = "activation_on_outputs"
+    assert seen(name, bounded())
+    assert seen(name, bounded(low=-1))
+    assert seen(name, bounded(low=-1.01)) is None
+    assert seen(name, bounded(high=1.01, low=0.001)) is None
+    assert seen(name, bounded(low=0.001, ends=(0.1, 0.06)))
+    assert seen(name, bounded(low=0.001, ends=(0.08, 0.06))) is None  # ENDS: 0.15 together
+    assert seen(name, bounded(low=0.001, ends=(0.5, 0.02))) is None  # TOP: one peak, a softmax over the batch
+    assert seen(name, bounded(low=0.001, high=0.92))
+    assert seen(name, bounded(low=0.001, high=0.88)) is None  # WIDE: 0.9
+    assert seen(name, bounded(low=0.001, losses=(2.3, 0.5))) is None  # a loss for probabilities goes below 1.46
+
+
+def test_outputs_that_are_those_of_the_last_activation():
+    quiet = {"low": 0.2, "high": 0.6, "ends": (0.01, 0.01), "losses": (2.3, 2.1)}
+    assert seen("activation_on_outputs", bounded(**quiet)) is None
+    run = bounded(**quiet, twin=True)
+    assert seen("activation_on_outputs", run)
+    run["activation_mean"][7, -2] *= 1 + 5e-6
+    assert seen("activation_on_outputs", run)
+    run["activation_mean"][7, -2] *= 1 + 2e-5
+    assert seen("activation_on_outputs", run) is None
+
+
+@pytest.mark.parametrize(("classes", "width", "named"), [(2, 1, True), (2, 2, True), (5, 5, True), (5, 10, False)])
+def test_an_activation_on_the_outputs_needs_one_output_per_class(classes, width, named):
+    """Outputs of other numbers are embeddings; the first loss is at chance level."""
+    chance = math.log(classes)
+    run = bounded(high=12, ends=(0.5, 0.01), losses=(chance, 0.3 * chance), classes=classes, width=width)
+    assert bool(seen("activation_on_outputs", run)) is named
+
+
+@pytest.mark.parametrize(("end", "named"), [(0.35, True), (0.27, False)])
+def test_one_probability_is_healthy_where_the_loss_is_as_low_as_its_entropy(end, named):
+    """With 4 % of the outputs between the ends, their entropy is about 0.1, and a loss of 0.3 is the limit."""
+    run = bounded(ends=(0.48, 0.48), losses=(0.7, end), classes=2, width=1)
+    run["loss"][-10:] = end
+    assert bool(seen("activation_on_outputs", run)) is named
+
+
+def test_outputs_of_a_softmax_are_another_failure():
+    run = bounded()
+    run["activation_mean"][:, -1] = 0.1
+    assert seen("activation_on_outputs", run) is None
+
+
 # --- train mode and eval mode ---------------------------------------------------------------------
 
 NORMED = {"batch_norms": ["norm1"], "dropouts": []}
