@@ -255,6 +255,31 @@ def test_outputs_of_a_softmax_are_another_failure():
     assert seen("activation_on_outputs", run) is None
 
 
+def over_batch(distance: float = 5.0, alone: float = 2.302585, variance: float = 0.0, together=2.29, width: int = 10):
+    counts = np.zeros((5, 4, 32))
+    counts[:, -1, 0] = 64 * width
+    traces = {"batch_softmax_distance": distance, "sample_loss_mean": alone, "sample_loss_variance": variance}
+    traces = {name: np.full(5, value) for name, value in (traces | {"probe_loss": together}).items()}
+    return run_with(histogram=counts, **traces)
+
+
+def test_a_softmax_over_the_batch_sums_to_one_over_it_at_every_evaluation():
+    assert seen("softmax_over_batch", over_batch(5e-4, variance=1.0)).place == "outputs"
+    assert seen("softmax_over_batch", over_batch(2e-3, variance=1.0)) is None
+    once = over_batch(1e-6, variance=1.0)
+    once["batch_softmax_distance"][2] = 0.6
+    assert seen("softmax_over_batch", once) is None
+
+
+def test_a_softmax_over_the_batch_in_the_loss_gives_each_sample_alone_the_same_loss():
+    assert seen("softmax_over_batch", over_batch()).place == "loss"
+    assert seen("softmax_over_batch", over_batch(alone=0.0, together=4.8)).place == "loss"  # nll_loss
+    assert seen("softmax_over_batch", over_batch(alone=2.30257)) is None
+    assert seen("softmax_over_batch", over_batch(variance=1e-9)) is None
+    assert seen("softmax_over_batch", over_batch(together=2.3019)) is None  # OTHER: outputs that are all alike
+    assert seen("softmax_over_batch", over_batch(width=16)) is None  # a loss that compares samples by design
+
+
 # --- train mode and eval mode ---------------------------------------------------------------------
 
 NORMED = {"batch_norms": ["norm1"], "dropouts": []}

@@ -22,6 +22,7 @@ from labkit.recording.meters import (
     AttentionWeights,
     Probe,
     WeightMeter,
+    batch_softmax_distance,
     dead_share,
     entropy,
     histogram,
@@ -618,3 +619,18 @@ def test_on_a_device_the_row_stays_a_tensor_with_the_loss_and_the_sign_of_bad_gr
     assert meter.row(torch.tensor(2.0), torch.tensor(0.0)).tolist() == [2, 0]
     loss, bad = meter.row(torch.tensor(2.0), torch.tensor(float("nan"))).tolist()
     assert loss == 2 and np.isnan(bad)
+
+
+def test_a_softmax_over_the_batch_has_no_distance_and_logits_have_one():
+    logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
+    for outputs in (logits.softmax(0), logits.log_softmax(0)):
+        assert batch_softmax_distance(outputs) < 1e-5
+    for outputs in (logits, logits.softmax(1), logits.log_softmax(1), torch.zeros(20, 5)):
+        assert batch_softmax_distance(outputs) > 0.5
+    assert batch_softmax_distance(logits.reshape(4, 5, 5).softmax(0)) < 1e-5
+
+
+@pytest.mark.parametrize(("samples", "known"), [(8, True), (1, False)])
+def test_the_probe_measures_the_distance_where_there_is_a_batch(samples, known):
+    probe = Probe(nn.Linear(3, 2), None, torch.ones(samples, 3))
+    assert ("batch_softmax_distance" in probe.examine()) is known
