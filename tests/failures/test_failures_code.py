@@ -280,6 +280,42 @@ def test_a_softmax_over_the_batch_in_the_loss_gives_each_sample_alone_the_same_l
     assert seen("softmax_over_batch", over_batch(width=16)) is None  # a loss that compares samples by design
 
 
+def collapsed(first: float = 1.0, late: float = 1.0, mean: float = 0.0, classes: int = 10):
+    """Outputs of 0 ± 0.2 at first: their absolute error is 0.8 * 0.2 * 0.9 + 0.1 for ten classes."""
+    expected = (1 - 1 / classes) * 0.2 * math.sqrt(2 / math.pi) + 1 / classes
+    losses = np.full(40, late / classes)
+    losses[:5] = first * expected
+    means = last_column(mean / classes)
+    means[:10, -1] = 0
+    return run_with({"classes": classes}, loss=losses, activation_mean=means, activation_std=last_column(0.2))
+
+
+@pytest.mark.parametrize("classes", [3, 10, 50])
+def test_absolute_error_collapses_to_zero_for_every_class(classes):
+    name = "loss_does_not_fit"
+    assert seen(name, collapsed(classes=classes)).place == "loss"
+    assert seen(name, collapsed(classes=classes, first=0.82)) and seen(name, collapsed(classes=classes, first=1.18))
+    assert seen(name, collapsed(classes=classes, first=0.78)) is None
+    assert seen(name, collapsed(classes=classes, first=1.22)) is None
+    assert seen(name, collapsed(classes=classes, late=0.65)) and seen(name, collapsed(classes=classes, late=1.35))
+    assert seen(name, collapsed(classes=classes, late=0.55)) is None
+    assert seen(name, collapsed(classes=classes, late=1.45)) is None
+    assert seen(name, collapsed(classes=classes, mean=0.45))
+    assert seen(name, collapsed(classes=classes, mean=0.55)) is None
+
+
+@pytest.mark.parametrize(("odd", "named"), [(2, True), (3, False)])
+def test_most_of_the_first_losses_are_absolute_errors(odd, named):
+    """EARLY: five losses, of which the median counts."""
+    run = collapsed()
+    run["loss"][:odd] *= 2
+    assert bool(seen("loss_does_not_fit", run)) is named
+
+
+def test_absolute_error_of_two_classes_does_not_collapse():
+    assert seen("loss_does_not_fit", collapsed(classes=2)) is None
+
+
 # --- train mode and eval mode ---------------------------------------------------------------------
 
 NORMED = {"batch_norms": ["norm1"], "dropouts": []}
