@@ -17,11 +17,12 @@ LEARNED = {"mnist": 0.85, "cifar10": 0.3}
 
 # What a mode can show: traces that can be plotted, and quantities computed from traces (`gap`) or facts of a run.
 Shown = Literal[
-    "activation_mean", "activation_saturated", "activation_size", "activation_std", "attention_entropy", "dead", "gap",
-    "grad_max", "grad_mean", "grad_min", "grad_near_zero", "grad_norm", "grad_norm_total", "grad_std", "input_max",
-    "input_outliers", "label_entropy", "loss", "loss_scale", "lr", "nonlinearity", "origin", "probe_accuracy",
-    "probe_loss", "sample_loss_mean", "sample_loss_variance", "train_mode", "twins", "update_norm", "update_ratio",
-    "val_accuracy", "val_confidence", "val_input_mean", "val_input_std", "val_loss", "val_train_mode",
+    "activation_mean", "activation_saturated", "activation_size", "activation_std", "attention_entropy",
+    "batch_softmax_distance", "dead", "gap", "grad_max", "grad_mean", "grad_min", "grad_near_zero", "grad_norm",
+    "grad_norm_total", "grad_std", "input_max", "input_outliers", "label_entropy", "loss", "loss_scale", "lr",
+    "nonlinearity", "origin", "probe_accuracy", "probe_loss", "sample_loss_mean", "sample_loss_variance",
+    "train_mode", "twins", "update_norm", "update_ratio", "val_accuracy", "val_confidence", "val_input_mean",
+    "val_input_std", "val_loss", "val_train_mode",
     "val_with_gradients", "weight_norm",
 ]  # fmt: skip
 # What the symptom tree on the poster begins with; its words are in `course/poster/content.py`.

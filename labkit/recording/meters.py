@@ -29,6 +29,7 @@ BINS = 32
 HISTOGRAM_SAMPLES = 64
 ALIKE = 1e-5  # standard deviation over size, below which outputs differ by rounding alone
 PAIRS = 16  # of probe samples, between which the net is compared with a straight line
+COLUMNS = 64  # outputs of each sample that are summed over the batch
 # Beyond 0.97 of its range a unit passes back at most an eighth of its gradient: centre and half width.
 SATURATION = {nn.Sigmoid: (0.5, 0.47), nn.Tanh: (0.0, 0.97), nn.Hardtanh: (0.0, 0.97)}
 ACTIVATIONS = (
@@ -575,6 +576,8 @@ class Probe:
         everything = (value[:HISTOGRAM_SAMPLES] for value in (ends[0], *hidden, ends[1]))
         counts, ranges = zip(*map(histogram, everything), strict=True)
         found |= {"histogram": torch.stack(counts), "histogram_range": torch.stack(ranges)}
+        if result.ndim > 1 and len(result) > 1:
+            found["batch_softmax_distance"] = batch_softmax_distance(ends[1])
         if self.attentions:
             entropies = {name: entropy(outputs[name].float()) for name in self.attentions}
             self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
@@ -714,6 +717,12 @@ def histogram(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     place = ((values - low) / (high - low).clamp_min(1e-30) * BINS).nan_to_num_(0).clamp_(0, BINS - 1).long()
     counts = torch.zeros(BINS, device=values.device).scatter_add_(0, place.flatten(), torch.ones_like(values).flatten())
     return counts, torch.stack([low, high])
+
+
+def batch_softmax_distance(outputs: torch.Tensor) -> torch.Tensor:
+    """How far outputs are from a softmax over the batch, which sums to 1, or its logarithm: 0 for these two."""
+    some = outputs.flatten(1)[:, :COLUMNS]
+    return torch.minimum((some.sum(0) - 1).abs().amax(), some.logsumexp(0).abs().amax())
 
 
 def entropy(attention: torch.Tensor) -> torch.Tensor:

@@ -91,6 +91,7 @@ _KNOWN = (
     Trace("twins", "identical units", "activations", EVALUATION, SHARE),
     Trace("histogram", "histogram of activations", "activations", EVALUATION, inner=0),  # bins
     Trace("histogram_range", "range of activations", "activations", EVALUATION, inner=2),  # low, high
+    Trace("batch_softmax_distance", "distance from a softmax over the batch", rows=EVALUATION),
     Trace("attention_entropy", "attention entropy", "heads", EVALUATION, NATS),
 )  # fmt: skip
 TRACES = {each.name: each for each in _KNOWN}

@@ -170,6 +170,156 @@ def test_one_odd_evaluation_is_not_a_sum():
     assert seen("summed_loss", run) is None
 
 
+# --- outputs and losses that do not fit -----------------------------------------------------------
+
+
+def last_column(value: float, others: float = 0.5) -> np.ndarray:
+    means = np.full((40, 4), others)
+    means[:, -1] = value
+    return means
+
+
+def bounded(low=0.0, high=1.0, ends=(0.5, 0.06), losses=(2.3, 1.6), classes=10, width=None, twin=False, first=0.3):
+    """Outputs in this range, with such shares in the lowest and highest bin; at first the range is narrow."""
+    shares = np.full(32, (1 - sum(ends)) / 30)
+    shares[[0, -1]] = ends
+    counts = np.zeros((5, 4, 32))
+    counts[:, -1] = np.round(shares * 64 * (width or classes))
+    counts[:, -1, 15] += 64 * (width or classes) - counts[:, -1].sum(axis=1)
+    ranges = np.zeros((5, 4, 2))
+    ranges[:, -1] = low, high
+    ranges[0, -1, 1] = min(high, low + first)
+    means = last_column(0.4)
+    if twin:
+        ranges[:, -2], means[:, -2] = ranges[:, -1], 0.4
+    facts = {"classes": classes}
+    traces = {"histogram": counts, "histogram_range": ranges, "activation_mean": means}
+    return run_with(facts, loss=np.linspace(*losses, 40), **traces)
+
+
+def test_a_relu_on_the_outputs_leaves_many_zeros_and_nothing_below():
+    def relu(**changes):
+        return seen(
+            "activation_on_outputs", bounded(**({"high": 12, "ends": (0.5, 0.01), "losses": (2.3, 0.7)} | changes))
+        )
+
+    assert relu().place == "outputs"
+    assert relu(ends=(0.12, 0.01))
+    assert relu(ends=(0.08, 0.01)) is None
+    assert relu(low=-1e-6) is None
+    assert relu(losses=(0.15, 0.02)) is None  # squared error
+    assert relu(losses=(2.9, 0.7)) is None  # above what such outputs can give: 2.3 + ln(0.1 + 0.9 exp(0.45)) = 2.72
+    assert relu(losses=(2.6, 0.7))
+
+
+def test_a_sigmoid_on_the_outputs_gathers_them_at_both_ends():
+    name = "activation_on_outputs"
+    assert seen(name, bounded())
+    assert seen(name, bounded(low=-1))
+    assert seen(name, bounded(low=-1.01)) is None
+    assert seen(name, bounded(high=1.01, low=0.001)) is None
+    assert seen(name, bounded(low=0.001, ends=(0.1, 0.06)))
+    assert seen(name, bounded(low=0.001, ends=(0.08, 0.06))) is None  # ENDS: 0.15 together
+    assert seen(name, bounded(low=0.001, ends=(0.5, 0.02))) is None  # TOP: one peak, a softmax over the batch
+    assert seen(name, bounded(low=0.001, high=0.92))
+    assert seen(name, bounded(low=0.001, high=0.88)) is None  # WIDE: 0.9
+    assert seen(name, bounded(low=0.001, losses=(2.3, 0.5))) is None  # a loss for probabilities goes below 1.46
+
+
+def test_outputs_that_are_those_of_the_last_activation():
+    quiet = {"low": 0.2, "high": 0.6, "ends": (0.01, 0.01), "losses": (2.3, 2.1)}
+    assert seen("activation_on_outputs", bounded(**quiet)) is None
+    run = bounded(**quiet, twin=True)
+    assert seen("activation_on_outputs", run)
+    run["activation_mean"][7, -2] *= 1 + 5e-6
+    assert seen("activation_on_outputs", run)
+    run["activation_mean"][7, -2] *= 1 + 2e-5
+    assert seen("activation_on_outputs", run) is None
+
+
+@pytest.mark.parametrize(("classes", "width", "named"), [(2, 1, True), (2, 2, True), (5, 5, True), (5, 10, False)])
+def test_an_activation_on_the_outputs_needs_one_output_per_class(classes, width, named):
+    """Outputs of other numbers are embeddings; the first loss is at chance level."""
+    chance = math.log(classes)
+    run = bounded(high=12, ends=(0.5, 0.01), losses=(chance, 0.3 * chance), classes=classes, width=width)
+    assert bool(seen("activation_on_outputs", run)) is named
+
+
+@pytest.mark.parametrize(("end", "named"), [(0.35, True), (0.27, False)])
+def test_one_probability_is_healthy_where_the_loss_is_as_low_as_its_entropy(end, named):
+    """With 4 % of the outputs between the ends, their entropy is about 0.1, and a loss of 0.3 is the limit."""
+    run = bounded(ends=(0.48, 0.48), losses=(0.7, end), classes=2, width=1)
+    run["loss"][-10:] = end
+    assert bool(seen("activation_on_outputs", run)) is named
+
+
+def test_outputs_of_a_softmax_are_another_failure():
+    run = bounded()
+    run["activation_mean"][:, -1] = 0.1
+    assert seen("activation_on_outputs", run) is None
+
+
+def over_batch(distance: float = 5.0, alone: float = 2.302585, variance: float = 0.0, together=2.29, width: int = 10):
+    counts = np.zeros((5, 4, 32))
+    counts[:, -1, 0] = 64 * width
+    traces = {"batch_softmax_distance": distance, "sample_loss_mean": alone, "sample_loss_variance": variance}
+    traces = {name: np.full(5, value) for name, value in (traces | {"probe_loss": together}).items()}
+    return run_with(histogram=counts, **traces)
+
+
+def test_a_softmax_over_the_batch_sums_to_one_over_it_at_every_evaluation():
+    assert seen("softmax_over_batch", over_batch(5e-4, variance=1.0)).place == "outputs"
+    assert seen("softmax_over_batch", over_batch(2e-3, variance=1.0)) is None
+    once = over_batch(1e-6, variance=1.0)
+    once["batch_softmax_distance"][2] = 0.6
+    assert seen("softmax_over_batch", once) is None
+
+
+def test_a_softmax_over_the_batch_in_the_loss_gives_each_sample_alone_the_same_loss():
+    assert seen("softmax_over_batch", over_batch()).place == "loss"
+    assert seen("softmax_over_batch", over_batch(alone=0.0, together=4.8)).place == "loss"  # nll_loss
+    assert seen("softmax_over_batch", over_batch(alone=2.30257)) is None
+    assert seen("softmax_over_batch", over_batch(variance=1e-9)) is None
+    assert seen("softmax_over_batch", over_batch(together=2.3019)) is None  # OTHER: outputs that are all alike
+    assert seen("softmax_over_batch", over_batch(width=16)) is None  # a loss that compares samples by design
+
+
+def collapsed(first: float = 1.0, late: float = 1.0, mean: float = 0.0, classes: int = 10):
+    """Outputs of 0 ± 0.2 at first: their absolute error is 0.8 * 0.2 * 0.9 + 0.1 for ten classes."""
+    expected = (1 - 1 / classes) * 0.2 * math.sqrt(2 / math.pi) + 1 / classes
+    losses = np.full(40, late / classes)
+    losses[:5] = first * expected
+    means = last_column(mean / classes)
+    means[:10, -1] = 0
+    return run_with({"classes": classes}, loss=losses, activation_mean=means, activation_std=last_column(0.2))
+
+
+@pytest.mark.parametrize("classes", [3, 10, 50])
+def test_absolute_error_collapses_to_zero_for_every_class(classes):
+    name = "loss_does_not_fit"
+    assert seen(name, collapsed(classes=classes)).place == "loss"
+    assert seen(name, collapsed(classes=classes, first=0.82)) and seen(name, collapsed(classes=classes, first=1.18))
+    assert seen(name, collapsed(classes=classes, first=0.78)) is None
+    assert seen(name, collapsed(classes=classes, first=1.22)) is None
+    assert seen(name, collapsed(classes=classes, late=0.65)) and seen(name, collapsed(classes=classes, late=1.35))
+    assert seen(name, collapsed(classes=classes, late=0.55)) is None
+    assert seen(name, collapsed(classes=classes, late=1.45)) is None
+    assert seen(name, collapsed(classes=classes, mean=0.45))
+    assert seen(name, collapsed(classes=classes, mean=0.55)) is None
+
+
+@pytest.mark.parametrize(("odd", "named"), [(2, True), (3, False)])
+def test_most_of_the_first_losses_are_absolute_errors(odd, named):
+    """EARLY: five losses, of which the median counts."""
+    run = collapsed()
+    run["loss"][:odd] *= 2
+    assert bool(seen("loss_does_not_fit", run)) is named
+
+
+def test_absolute_error_of_two_classes_does_not_collapse():
+    assert seen("loss_does_not_fit", collapsed(classes=2)) is None
+
+
 # --- train mode and eval mode ---------------------------------------------------------------------
 
 NORMED = {"batch_norms": ["norm1"], "dropouts": []}

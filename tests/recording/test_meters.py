@@ -25,6 +25,7 @@ from labkit.recording.meters import (
     AttentionWeights,
     Probe,
     WeightMeter,
+    batch_softmax_distance,
     constant_loss,
     dead_share,
     entropy,
@@ -795,3 +796,18 @@ def test_weights_after_an_init_look_fresh_and_trained_ones_do_not(init):
         optimizer.step()
     assert not looks_fresh(layer.weight)
     assert not looks_fresh(torch.zeros(30, 40)) and not looks_fresh(torch.randn(20, 20))
+
+
+def test_a_softmax_over_the_batch_has_no_distance_and_logits_have_one():
+    logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
+    for outputs in (logits.softmax(0), logits.log_softmax(0)):
+        assert batch_softmax_distance(outputs) < 1e-5
+    for outputs in (logits, logits.softmax(1), logits.log_softmax(1), torch.zeros(20, 5)):
+        assert batch_softmax_distance(outputs) > 0.5
+    assert batch_softmax_distance(logits.reshape(4, 5, 5).softmax(0)) < 1e-5
+
+
+@pytest.mark.parametrize(("samples", "known"), [(8, True), (1, False)])
+def test_the_probe_measures_the_distance_where_there_is_a_batch(samples, known):
+    probe = Probe(nn.Linear(3, 2), None, torch.ones(samples, 3))
+    assert ("batch_softmax_distance" in probe.examine()) is known

@@ -1,0 +1,100 @@
+"""Absolute error against one-hot labels: most targets are 0, so the net soon predicts 0 for every class."""
+
+import math
+
+import numpy as np
+from torch.nn.functional import l1_loss, one_hot
+
+from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.recording.run import Run
+from labkit.recording.summaries import late_loss
+from labkit.training.recipe import Recipe
+
+# Measured on MNIST and CIFAR-10 and, through `watch`, on 20 and 50 classes of Gaussian clusters.
+FEWEST = 3  # classes: with two, the median of the targets is not 0, and absolute error learns
+EARLY = 5  # steps: each loss over the absolute error that is expected of its outputs, and of these the median.
+CLOSE = 0.2  # It is 0.86 to 1.08 with this loss; squared error: 0.3 to 0.6 or 1.9 to 2.4; cross-entropy: 1.4 and more.
+# Loss times classes at the end. Predicting 0 for every class gives 1; a net that fits its labels gives 0.1 to 0.5.
+HIGH, ZERO = 0.6, 1.4
+# Mean output times classes, at the end. Collapsed: 0 to 0.35. One-hot labels have a mean of 1 / classes, and so have
+# outputs that fit them: 0.7 to 1.1 with the squared error.
+LOW = 0.5
+
+healthy = Recipe(optimizer="adam", lr=0.003, steps=300)
+
+
+def absolute_error(outputs, targets):
+    """Absolute distance to the one-hot label, averaged."""
+    return l1_loss(outputs, one_hot(targets, outputs.shape[1]).to(outputs.dtype))
+
+
+sick = healthy.but(loss=absolute_error)
+
+
+def expected_absolute_error(mean: float, deviation: float, classes: int) -> float:
+    """Of normally distributed outputs against one-hot labels that they do not depend on yet."""
+    return ((classes - 1) * mean_distance(mean, deviation) + mean_distance(mean - 1, deviation)) / classes
+
+
+def mean_distance(mean: float, deviation: float) -> float:
+    """The mean absolute value of a normal distribution."""
+    ratio = mean / max(deviation, 1e-30)
+    density = math.sqrt(2 / math.pi) * math.exp(-min(ratio**2, 1400) / 2)
+    return deviation * density + mean * math.erf(ratio / math.sqrt(2))
+
+
+def signature(run: Run) -> Evidence | None:
+    classes, losses, late = run.facts.get("classes") or 0, run["loss"], late_loss(run)
+    means, deviations = run["activation_mean"][:, -1], run["activation_std"][:, -1]
+    if classes < FEWEST or not np.isfinite([late, *losses[:EARLY], *means, *deviations[:EARLY]]).all():
+        return None
+    early = zip(losses[:EARLY], means[:EARLY], deviations[:EARLY], strict=True)
+    first = float(np.median([loss / expected_absolute_error(mean, size, classes) for loss, mean, size in early]))
+    mean = float(np.median(means[-max(1, len(means) // 4) :])) * classes
+    if abs(first - 1) > CLOSE or not HIGH < late * classes < ZERO or abs(mean) > LOW:
+        return None
+    return Evidence(
+        seen=f"the loss starts at {losses[0]:.3f}, the mean absolute error of the outputs against one-hot labels, "
+        f"and ends at {late:.3f} with a mean output of {mean / classes:.3f}; predicting 0 for all {classes} classes "
+        f"gives {1 / classes:.3f}",
+        usual=f"cross-entropy, which starts near ln({classes}) = {math.log(classes):.2f}",
+        onset=0,
+        place="loss",
+        confidence=0.9,
+    )
+
+
+failure = FailureMode(
+    __name__,
+    healthy,
+    sick,
+    signature,
+    title="Loss that does not fit",
+    cures={"cross-entropy": sick.but(loss="cross_entropy")},
+    false_cures={
+        "ten times the learning rate: 9 to 11 %": sick.but(lr=0.03),
+        "three times as many steps: 8 to 17 %": sick.but(steps=900),
+        "four times as many hidden units: 11 to 20 %": sick.but(width=512),
+        "plain SGD: 25 to 49 %": sick.but(optimizer="sgd", lr=0.1),
+    },
+    harm=0.7,
+    symptom="The loss falls within a few steps and then stays near 0.1, which looks small. The accuracy is at chance "
+    "or little above.",
+    mechanism="Absolute error is minimised by the median. For each class nine of ten one-hot targets are 0, so their "
+    "median is 0, and the gradient of the nine zeros outvotes the single 1 in almost every batch. Predicting 0 for all "
+    "ten classes has a loss of 1 / 10, whatever the image.",
+    first_check="The loss of the best constant prediction, here 0.1, beside the loss of the run; then the outputs of a "
+    "few images: all near 0, and all alike.",
+    remedy="Use cross-entropy on logits for classes: its gradient is the error in probability, and large for a class "
+    "that is wrongly ruled out. Squared error works, but ends 1 to 3 points lower here: it is minimised by the mean, "
+    "which is the probability. Absolute error is for regression with outliers.",
+    reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 6.2.1.2",
+    looks="stops too high",
+    shows="activation_mean",
+    knobs=(
+        Knob("lr", (1e-4, 0.03), log=True),
+        Knob("optimizer", ("adam", "sgd")),
+        Knob("width", (32, 512), log=True),
+        Knob("steps", (100, 1000)),
+    ),
+)
