@@ -100,7 +100,7 @@ failure = FailureMode(
     "its outputs must be the same.",
     remedy="Pass the logits to cross_entropy. Where you need probabilities, write dim=-1 or dim=1; a softmax without "
     "dim chooses an axis by the number of dimensions.",
-    reference="PyTorch documentation, torch.nn.Softmax (2016): the argument dim",
+    reference="Humbatova et al., Taxonomy of Real Faults in Deep Learning Systems (2020)",
     looks="never moves",
     shows="probe_loss",
     knobs=(
