@@ -98,7 +98,7 @@ def test_an_unknown_failure_suggests_the_nearest():
         str(caught.value) == "there is no failure mode 'learning_rate_to_high'. Did you mean 'learning_rate_too_high'?"
     )
     with pytest.raises(
-        KeyError, match=r"there is no failure mode 'xyzzy'. Known: adam_state_in_fp16, .* and \d+ more\.$"
+        KeyError, match=r"there is no failure mode 'xyzzy'. Known: activation_on_outputs, .* and \d+ more\.$"
     ):
         FAILURES["xyzzy"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Branch, ClassicCurve, Evidence, FailureMode, Knob
-from labkit.failures.signs import lr_decayed_from, stuck
+from labkit.failures.signs import stuck
 from labkit.recording.run import Run
 from labkit.recording.summaries import fixed_loss, typical
 from labkit.training.recipe import Recipe
@@ -20,8 +20,6 @@ def signature(run: Run) -> Evidence | None:
     ratio = typical(run["update_ratio"]).max()
     gradient = typical(run["grad_norm_total"][:, None])[0]
     if not (stuck(run) and 0 < ratio < TINY and gradient > ALIVE):
-        return None
-    if lr_decayed_from(run) < len(run):  # a schedule made it low, and that is another failure
         return None
     losses = fixed_loss(run)
     return Evidence(
