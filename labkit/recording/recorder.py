@@ -384,7 +384,10 @@ def _column(values: list) -> np.ndarray:
     if all(map(torch.is_tensor, values)) and len({each.shape for each in values}) == 1:
         return torch.stack(values).cpu().numpy()
     plain = [each.cpu().numpy() if torch.is_tensor(each) else each for each in values]
-    shape = next(np.shape(each) for each in plain if each is not None)
+    shapes = {np.shape(each) for each in plain if each is not None}
+    if len(shapes) > 1:  # such as one value per class, of classes that change: their mean
+        plain, shapes = [each if each is None else float(np.mean(each)) for each in plain], {()}
+    (shape,) = shapes
     return np.array([np.full(shape, np.nan) if each is None else each for each in plain])
 
 

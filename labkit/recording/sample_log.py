@@ -112,7 +112,7 @@ class SampleLog:
         book = Book()
         book.write(samples)
         self.validated = [*self.validated[:1], book]
-        values = torch.cat(samples).float()
+        values = torch.cat([sample.flatten() for sample in samples]).float()  # of batches of any width
         return {
             "val_train_mode": float(np.mean([each.training for each in passes])),
             "val_with_gradients": float(np.mean([each.with_gradients for each in passes])),

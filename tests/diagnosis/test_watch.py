@@ -647,3 +647,23 @@ def test_a_term_of_the_loss_that_reads_the_weights_is_not_judged_after_the_updat
             optimizer.step()
             record.step(loss, batch=(x, y))
     assert record.run.facts["first_nonfinite"]["stage"] == "gradients"
+
+
+def test_validations_of_different_lengths_and_with_results_of_different_shapes():
+    """Sequences of any length, and one value per class of whichever classes there are."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with strictly(model, optimizer) as record:
+        for step in range(4):
+            x = torch.randint(9, (6, 3 + step))
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x).flatten(0, 1), x.flatten())
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, x))
+            with torch.no_grad():
+                model(torch.randint(9, (2, 4))), model(torch.randint(9, (2, 7 + step)))
+            record.validation(loss=loss, per_class=torch.full((2 + step,), 0.5))
+    run = record.run
+    assert run["val_per_class"].tolist() == [0.5] * 4 and len(run["val_input_std"]) == 4
