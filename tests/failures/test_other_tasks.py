@@ -42,7 +42,7 @@ def test_the_healthy_run_is_healthy():
 # --- learning rate --------------------------------------------------------------------------------
 
 
-def slow(end=0.8, ratio=3e-3, highest=1.0, **more):
+def slow(end=0.85, ratio=3e-3, highest=1.0, **more):
     losses = np.linspace(1.0, end, 200)
     losses[1] = highest
     return run_of(loss=losses, probe_loss=np.linspace(1.0, end, 5), update_ratio=np.full((200, 3), ratio), **more)
@@ -54,8 +54,8 @@ def slow(end=0.8, ratio=3e-3, highest=1.0, **more):
         (slow(), True),
         (slow(ratio=3.9e-3), True),  # SLOW
         (slow(ratio=4.1e-3), False),
-        (slow(end=0.75), True),  # HARDLY, in the last quarter
-        (slow(end=0.65), False),
+        (slow(end=0.81), True),  # HARDLY, in the last quarter
+        (slow(end=0.78), False),
         (slow(highest=1.9), True),  # ODD
         (slow(highest=2.1), False),
     ],

@@ -11,8 +11,9 @@ from labkit.training.recipe import Recipe
 # 1e-4 nothing learns at all, and the failure is `learning_rate_too_low`.
 SMALL, TINY = 2e-3, 1e-4
 # Where hardly anything was learned: up to 3.4e-3 in small programs of other tasks (regression, tables, tokens; healthy
-# ones 5e-3 to 1.4e-2, with dropout of 0.95 7e-3 to 3e-2), and this share of chance level at the end or more.
-SLOW, HARDLY = 4e-3, 0.75
+# ones 5e-3 to 1.4e-2, with dropout of 0.95 7e-3 to 3e-2), and 0.79 to 0.95 of chance level in the last quarter. The
+# run at LR 0.0015 that shows rounding has 0.72 to 0.77, and learns.
+SLOW, HARDLY = 4e-3, 0.82
 # Share of the total fall of the loss in the last quarter of the run. Healthy: 0 to 3 %; here 17 to 22 %.
 LATE = 0.07
 HIGH = 0.22  # the loss in the last quarter over chance level; healthy runs 0.01 to 0.1, here 0.4
