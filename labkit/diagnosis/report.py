@@ -145,10 +145,10 @@ def _row(label: str, text: str) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False, **indents)
 
 
-def exam(run: Run) -> str:
+def exam(run: Run, strict: bool = True) -> str:
     """The exam sheet of a run: each instrument with its healthy range, and the diagnosis."""
     lines = [f"{name:20}{text}" for name, text in _readings(run)]
-    found = diagnose(run)
+    found = diagnose(run, strict)
     lines += ["", _row("verdict", "no failure shows")] if not found else [""]
     for number, each in enumerate(found):
         lines.append(_row("verdict" if number == 0 else "and", str(each)))
@@ -189,7 +189,7 @@ def _thinned(run: Run) -> str:
     thinned = run.facts.get("thinned")
     if not thinned:
         return ""
-    return f" recorded of {run['step'][-1] + 1}: one in {thinned['stride']} up to {thinned['until']}, then every one"
+    return f" recorded of {run['step'][-1] + 1}: one in {thinned['stride']} up to {thinned['until']}, then all"
 
 
 def _ranged(trace: str, reading: str) -> tuple[str, str]:

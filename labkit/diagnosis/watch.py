@@ -33,6 +33,7 @@ class Alarm(RuntimeError):
         self.diagnosis = diagnosis
 
 
+IGNORED = -100  # the class that PyTorch's cross-entropy leaves out
 Batch = Any  # inputs and targets: a pair, a dictionary, several inputs and the targets, or inputs alone
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 LossFunction = Callable[[Any, Any], Tensor]  # of outputs and targets
@@ -108,7 +109,7 @@ class Watch(Recorder):
             if self.probe:
                 self.probe.activations = {}  # its traces have the same columns
         self.before_update: tuple[dict | None, Any, dict | None] | None = None  # of a step with non-finite gradients
-        self.loss_was_finite = True
+        self.loss_was_finite, self.was_hopeless = True, False
         self.held: float | Tensor | None = None  # what the weight meter held before the update, until the loss is known
         self.alarmed: set[str] = set()
         self.error: dict | None = None
@@ -189,8 +190,8 @@ class Watch(Recorder):
         if self.hook is None:
             words = "this watch was never entered: put `with labkit.watch(model, optimizer) as record:` around the loop"
             raise RuntimeError(words)
-        value = as_loss(loss)
-        if self.due:
+        value, due = as_loss(loss), self.due
+        if due:
             # Where nothing is held the optimizer did not step: GradScaler found an overflow and skipped.
             norm = self._hold() if self.held is None else self.held
             x, y = split_batch(batch)
@@ -203,7 +204,7 @@ class Watch(Recorder):
         else:
             self.samples.passes = []
         self.calls += 1
-        if self.on_alarm and self._time_for_alarms():
+        if self.on_alarm and due and self._time_for_alarms():
             self.raise_alarms()
 
     def _compare(self, step: int, row: Any) -> None:
@@ -218,7 +219,8 @@ class Watch(Recorder):
     def _time_for_alarms(self) -> bool:
         looks = self.steps
         regular = looks >= LATEST_ALARM and looks % LATEST_ALARM == 0
-        return regular or (FIRST_ALARM <= looks <= LATEST_ALARM and looks & (looks - 1) == 0) or self.hopeless
+        lost, self.was_hopeless = self.hopeless and not self.was_hopeless, self.hopeless  # when that begins
+        return regular or (FIRST_ALARM <= looks <= LATEST_ALARM and looks & (looks - 1) == 0) or lost
 
     def raise_alarms(self) -> None:
         """Report every failure that was not reported before."""
@@ -238,6 +240,8 @@ class Watch(Recorder):
         """Everything recorded so far, as an ordinary run."""
         run = self.as_run(None, **self._own_facts())
         run.traces["step"] = run.traces["step"] * self.every
+        if "thinned" in run.facts:
+            run.facts["thinned"] = {name: self.every * value for name, value in run.facts["thinned"].items()}
         return run
 
     def _own_facts(self) -> dict:
@@ -260,7 +264,7 @@ class Watch(Recorder):
         """A full report in words: trend, gradients, updates, units, validation, and the diagnosis."""
         from labkit.diagnosis.report import exam
 
-        return exam(self.run)
+        return exam(self.run, strict=self.strict)
 
 
 def as_loss(loss: Any) -> Tensor:
@@ -294,11 +298,20 @@ def usual_loss(outputs: Any, targets: Tensor) -> Tensor:
     assert answer is not None, f"the net returned no tensor, but {type(outputs).__name__}"
     if targets.is_floating_point():
         return mse_loss(answer, targets if targets.shape == answer.shape else targets.reshape(answer.shape))
-    if targets.shape == answer.shape[:-1]:  # classes, or a token at every position: (samples, tokens, words)
+    if targets.shape == answer.shape[:-1] and answer.shape[-1] > 1:  # classes, or tokens: (samples, tokens, words)
+        check_classes(targets, answer.shape[-1])
         return cross_entropy(answer.flatten(0, -2), targets.flatten().long())
     if targets.numel() == answer.numel():  # one or several questions of yes or no
         return binary_cross_entropy_with_logits(answer, targets.reshape(answer.shape).to(answer.dtype))
+    check_classes(targets, answer.shape[1])
     return cross_entropy(answer, targets.long())  # classes at every pixel: (samples, classes, height, width)
+
+
+def check_classes(targets: Tensor, count: int) -> None:
+    """On a GPU a class that does not exist would end the process: no error could be caught."""
+    counted = targets[targets != IGNORED]
+    if counted.numel() and not (int(counted.min()) >= 0 and int(counted.max()) < count):
+        raise ValueError(f"expected classes from 0 to {count - 1}, got {int(counted.min())} to {int(counted.max())}")
 
 
 def bare(model: nn.Module) -> nn.Module:

@@ -143,5 +143,5 @@ def broken_update(run: Run, dtype: str) -> dict | None:
     state = (run.facts.get("dtypes") or {}).get("state", ())
     if origin.get("stage") != "weights" or origin.get("dtype") != dtype or "float16" not in state:
         return None
-    given = run["grad_norm_total"][origin["step"]], run["loss"][origin["step"]]
+    given = run["grad_norm_total"][run.row_of(origin["step"])], run["loss"][run.row_of(origin["step"])]
     return origin if np.isfinite(given).all() else None

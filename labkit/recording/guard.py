@@ -39,3 +39,24 @@ class Guard:
 
     def facts(self) -> dict[str, list[dict[str, Any]]]:
         return {"switched_off": list(self.off.values())} if self.off else {}
+
+
+class ProtectedHook:
+    """A hook of an instrument on a net. A net that is copied or saved while it is watched takes no hook along."""
+
+    def __init__(self, hook: Callable[..., None]):
+        self.hook = hook
+
+    def __call__(self, *inputs: Any) -> None:
+        self.hook(*inputs)
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        return _hook_of_a_copy, ()
+
+
+def _hook_of_a_copy() -> Callable[..., None]:
+    return _do_nothing
+
+
+def _do_nothing(*_: Any) -> None:
+    pass

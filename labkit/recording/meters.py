@@ -389,7 +389,8 @@ def looks_fresh(weight: torch.Tensor) -> bool:
     Trained for a few hundred steps from PyTorch's uniform init, the kurtosis of a small net's layers went from 1.8 to
     2.3, and their mean to 12 standard errors.
     """
-    values = real(weight.detach()).double().flatten()
+    values = real(weight.detach()).flatten()
+    values = values[:: max(1, len(values) // 100_000)].double()  # enough to tell
     count, spread = len(values), float(values.std()) if len(values) > 1 else 0.0
     if count < 512 or not spread > 0:  # too few to tell
         return False
@@ -455,7 +456,7 @@ class ActivationMeter:
                 return
             output = output if torch.is_tensor(output) else first_tensor(output)
             large = output is not None and output.numel() > LARGE
-            latest[name] = output[:SAMPLES].detach().clone() if large else output
+            latest[name] = output if output is None else output[:SAMPLES].detach().clone() if large else output.detach()
 
         return note
 
@@ -558,13 +559,21 @@ class Probe:
 
     @torch.no_grad()
     def examine(self, step: int = 0) -> dict[str, torch.Tensor]:
-        with evaluating(self.model), captured(self.activations | self.attentions) as outputs, self.autocast():
+        device = next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
+        examining = replaying(self.model, device), evaluating(self.model)  # a net may draw random numbers in eval mode
+        with examining[0], examining[1], captured(self.activations | self.attentions) as outputs, self.autocast():
             answer = call(self.model, self.x)
             found = self.guard("the loss of the probe", step, lambda: self._losses(answer)) or {}
         result = first_tensor(answer)
         if result is None:
             raise ValueError(f"the net returned no tensor for the probe, but {type(answer).__name__}")
-        if torch.is_tensor(self.y) and self.y.ndim == 1 and not self.y.is_floating_point() and result.ndim == 2:
+        if (
+            torch.is_tensor(self.y)
+            and self.y.ndim == 1
+            and not self.y.is_floating_point()
+            and result.ndim == 2
+            and result.shape[1] > 1
+        ):
             found["probe_accuracy"] = (result.argmax(1) == self.y).float().mean()
         nothing = torch.full((), float("nan"), device=result.device)  # inputs and outputs have no units
         silence = torch.full((1, 1), float("nan"), device=result.device)  # nor has what the forward pass does not use
@@ -658,6 +667,8 @@ def constant_loss(loss, answer, targets) -> float:
     if outputs is None or not outputs.is_floating_point():
         return math.nan
     axes = {3: (0, 1), 4: (0, 2, 3)}.get(outputs.ndim, (0,))  # (samples, tokens, words), (samples, classes, pixels)
+    if outputs.ndim == 3 and getattr(targets, "shape", None) == outputs.shape[::2] != outputs.shape[:2]:
+        axes = (0, 2)  # (samples, classes, positions), as torch's cross-entropy takes them
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         # From 0, which is a good start for every usual loss; from the outputs of a large init it would be a long way.
         constant = torch.zeros_like(outputs.detach().float().mean(axes, keepdim=True)).requires_grad_()

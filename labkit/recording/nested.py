@@ -101,7 +101,7 @@ def _named_parts(thing: Any) -> Mapping[str, Any]:
 
 def given(inputs: tuple, named: dict) -> torch.Tensor | None:
     """The input tensor of a module: nearly always the first argument, else the first tensor in the arguments."""
-    if inputs and torch.is_tensor(inputs[0]) and inputs[0].is_floating_point():
+    if inputs and torch.is_tensor(inputs[0]):
         return inputs[0]
     return first_tensor((inputs, named))
 

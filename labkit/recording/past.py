@@ -41,7 +41,11 @@ class Past:
         """The whole run: the past, and the traces since."""
         if not self.traces:
             return traces
-        return {name: np.concatenate([self.traces[name], traces[name]]) for name in self.traces.keys() & traces.keys()}
+        both = {name: (self.traces[name], traces[name]) for name in self.traces.keys() & traces.keys()}
+        alike = {
+            name: pair for name, pair in both.items() if pair[0].shape[1:] == pair[1].shape[1:]
+        }  # or layers were added
+        return {name: np.concatenate(pair) for name, pair in alike.items()}
 
     def facts(self) -> dict[str, dict[str, int]]:
         if self.stride == 1:

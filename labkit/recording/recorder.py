@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkit.recording.guard import Guard
+from labkit.recording.guard import Guard, ProtectedHook
 from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column
 from labkit.recording.nan_hunt import hunt
 from labkit.recording.past import MOST, Past, chapter_length
@@ -94,7 +94,7 @@ class LossRecorder:
         self.optimizers = tuple(optimizer) if isinstance(optimizer, tuple | list) else (optimizer,)
         self.check_every = check_every or (1 if device.type == "cpu" else CHECK_EVERY)
         self.rows: list[tuple[float, ...] | torch.Tensor] = []  # tensors where they stay on a device
-        self.lrs: list[float] = []
+        self.lrs: list[float | torch.Tensor] = []
         self.scales: list[float | torch.Tensor] = []
         self.evaluations: list[dict] = []
         self.events: list[dict] = []
@@ -138,14 +138,17 @@ class LossRecorder:
 
     def _note(self, row: tuple[float, ...] | torch.Tensor, x, y, loss_scale) -> None:
         self.rows.append(row)
-        self.lrs.append(self.optimizers[0].param_groups[0]["lr"])
+        lr = self.optimizers[0].param_groups[0]["lr"]
+        self.lrs.append(lr.detach().clone() if torch.is_tensor(lr) else lr)  # a tensor is changed in place
         self.scales.append(loss_scale)
         if self.steps % self.check_every == 0:
             self._check(x, y)
 
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results after the steps so far."""
-        plain = {f"val_{name}": each.detach() if torch.is_tensor(each) else each for name, each in results.items()}
+        plain = {
+            f"val_{name}": each.detach().clone() if torch.is_tensor(each) else each for name, each in results.items()
+        }
         self.evaluations.append(plain | {"val_step": self.updates})
 
     def as_run(self, recipe: dict | None = None, **facts: Any) -> Run:
@@ -161,7 +164,7 @@ class LossRecorder:
         """One row for each step of the current chapter."""
         scales = np.array([float(scale) for scale in self.scales])
         steps = np.arange(self.began, self.began + len(scales))
-        traces = {"step": steps, "lr": np.array(self.lrs), "loss_scale": scales} | self._traces()
+        traces = {"step": steps, "lr": np.array([float(lr) for lr in self.lrs]), "loss_scale": scales} | self._traces()
         # Ctrl-C in the middle of a look leaves some traces one step longer.
         return {name: values[: len(scales)] for name, values in traces.items()}
 
@@ -274,7 +277,7 @@ class Recorder(LossRecorder):
 
     def _protecting(self, instrument: str) -> Callable[[Callable], Callable]:
         """For hooks on the net: a decorator that lets no error of the instrument through."""
-        return lambda hook: lambda *inputs: self._try(instrument, lambda: hook(*inputs))
+        return lambda hook: ProtectedHook(lambda *inputs: self._try(instrument, lambda: hook(*inputs)))
 
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results, and examine the fixed probe batch at the same time."""
@@ -310,7 +313,6 @@ class Recorder(LossRecorder):
             self.weights.without_gradient = silent
         self.activations.begin_chapter()
         self._try(SAMPLES, self.samples.begin_chapter)
-        self.full.also(self.steps)  # so that the traces of a chapter begin with numbers
 
     @property
     def _activations_due(self) -> bool:
@@ -319,6 +321,8 @@ class Recorder(LossRecorder):
 
     def _note(self, row, x, y, loss_scale) -> None:
         super()._note(row, x, y, loss_scale)
+        if len(self.rows) >= self.chapter:
+            self.full.also(self.steps)  # so that the traces of the next chapter begin with numbers
         self.activations.listen(self._activations_due)
 
     def _compare(self, step: int, row) -> None:

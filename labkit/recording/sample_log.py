@@ -101,7 +101,7 @@ class SampleLog:
         if self.foreign is None:  # the loop calls parts of the net
             self.foreign = foreign_weights(loss, self.model)
         if torch.is_tensor(labels) and labels.ndim == 1 and labels.dtype in CLASS_TYPES:
-            self.labels.append(labels)
+            self.labels.append(labels.detach().clone())  # a loop may use the same memory again
 
     def evaluation(self) -> dict:
         """The forward passes since the last call belong to a validation: its mode and its inputs."""
@@ -111,6 +111,7 @@ class SampleLog:
             return {}
         book = Book()
         book.write(samples)
+        book.close()
         self.validated = [*self.validated[:1], book]
         values = torch.cat([sample.flatten() for sample in samples]).float()  # of batches of any width
         return {
@@ -150,7 +151,7 @@ class SampleLog:
             "batch_length": int(np.median(so_far.lengths)) if len(so_far.lengths) else 0,
             "order_repeats": order_repeats(so_far.prints),
         } | self._validation_facts(so_far)
-        if len(so_far.labels) and len(so_far.labels) == len(so_far.prints):
+        if len(so_far.labels) and so_far.aligned:
             facts["label_shares"] = (np.bincount(so_far.labels) / len(so_far.labels)).round(6).tolist()
             facts["relabelled"] = relabelled(so_far.prints, so_far.labels)
         return facts
@@ -205,11 +206,13 @@ class Samples:
     prints: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     labels: np.ndarray = field(default_factory=lambda: NO_LABELS)
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    aligned: bool = True  # one label for each fingerprint
 
     def then(self, prints: np.ndarray, labels: np.ndarray, lengths: np.ndarray) -> "Samples":
         """These, and those of the steps after them."""
         later = {"prints": prints, "labels": labels, "lengths": lengths}
-        return Samples(**{name: np.concatenate([getattr(self, name), each])[:KEPT] for name, each in later.items()})
+        kept = {name: np.concatenate([getattr(self, name), each])[:KEPT] for name, each in later.items()}
+        return Samples(**kept, aligned=self.aligned and len(prints) == len(labels))
 
 
 class Book:
@@ -235,6 +238,11 @@ class Book:
         self.lengths.append(sum(map(len, samples)))
         if sum(map(len, self.waiting)) >= TOGETHER:
             self._settle()
+
+    def close(self) -> None:
+        """Nothing more will be written: give the memory for samples back."""
+        self._settle()
+        self.room = None
 
     def _settle(self) -> None:
         if self.waiting:

@@ -667,3 +667,81 @@ def test_validations_of_different_lengths_and_with_results_of_different_shapes()
             record.validation(loss=loss, per_class=torch.full((2 + step,), 0.5))
     run = record.run
     assert run["val_per_class"].tolist() == [0.5] * 4 and len(run["val_input_std"]) == 4
+
+
+class Sampling(nn.Module):
+    """As a VAE: draws random numbers in eval mode too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1)) + 0.01 * torch.randn(len(x), 10)
+
+
+def test_a_net_that_draws_random_numbers_in_eval_mode_is_not_disturbed_by_the_probe():
+    found = []
+    for watching in (False, True):
+        torch.manual_seed(0)
+        model = Sampling()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with strictly(model, optimizer, probe=(X[:32], Y[:32])) as record:
+            for x, y in batches(6):
+                optimizer.zero_grad()
+                loss = cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                record.step(loss, batch=(x, y))
+                if watching:
+                    record.validation(loss=1.0)
+        found.append(weights(model))
+    assert torch.equal(*found)
+
+
+def test_a_binary_probe_with_one_output_has_its_loss_and_no_accuracy_of_one_class():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    yes = (Y > 4).long()
+    with strictly(model, optimizer, probe=(X[:64], yes[:64])) as record:
+        record.step(1.0)
+        record.validation(loss=1.0)
+    run = record.run
+    assert "probe_accuracy" not in run and 0.3 < run["probe_loss"][0] < 3
+
+
+@pytest.mark.parametrize("targets", [torch.tensor([0, 1, 3]), torch.tensor([0, -1, 1])])
+def test_classes_that_do_not_exist_are_refused_before_a_gpu_would_end(targets):
+    with pytest.raises(ValueError, match="expected classes from 0 to 2, got"):
+        usual_loss(torch.zeros(3, 3), targets)
+
+
+def test_a_watched_net_can_be_saved_and_loaded(tmp_path):
+    model = net()
+    with strictly(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        torch.save(model, tmp_path / "net.pt")
+    again = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert torch.equal(again(X[:2]), model(X[:2]))
+
+
+def test_alarms_are_looked_for_once_per_milestone_and_once_when_the_loss_is_lost(monkeypatch):
+    model, looked = net(), []
+    with strictly(model, torch.optim.SGD(model.parameters(), lr=0.1), on_alarm=lambda _: None, every=2) as record:
+        monkeypatch.setattr(record, "raise_alarms", lambda: looked.append(record.steps))
+        for step in range(100):
+            record.step(1.0 if step < 60 else float("nan"))
+    assert looked == [8, 16, 32, 35]  # of 50 measured steps; the fifth NaN in a row is the 35th
+
+
+def test_a_rate_that_is_a_tensor_and_labels_in_reused_memory_are_copied():
+    model, buffer = net(), torch.zeros(32, dtype=torch.long)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+    with strictly(model, optimizer) as record:
+        for step, (x, _) in enumerate(batches(4)):
+            buffer.fill_(step)
+            model(x)
+            record.step(1.0, batch=(x, buffer))
+            optimizer.param_groups[0]["lr"].mul_(0.5)
+    run = record.run
+    assert run["lr"] == pytest.approx([0.1, 0.05, 0.025, 0.0125]) and run.facts["label_shares"] == [0.25] * 4

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+import zlib
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_any_loop_is_watched_without_an_error_and_unchanged(program: Program):
 @given(program=programs)
 def test_instruments_that_fail_are_switched_off_and_the_loop_goes_on(program: Program):
     """Every instrument is broken, one program after the other, from the first step or from a later one."""
-    chosen = ALL[hash(repr(program)) % len(ALL)]
+    chosen = ALL[zlib.crc32(repr(program).encode()) % len(ALL)]
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, alone = program.run(unwatched)

@@ -811,3 +811,11 @@ def test_a_softmax_over_the_batch_has_no_distance_and_logits_have_one():
 def test_the_probe_measures_the_distance_where_there_is_a_batch(samples, known):
     probe = Probe(nn.Linear(3, 2), None, torch.ones(samples, 3))
     assert ("batch_softmax_distance" in probe.examine()) is known
+
+
+def test_the_constant_prediction_of_classes_at_every_position():
+    """Outputs (samples, classes, positions), as torch's cross-entropy takes them."""
+    targets = (torch.rand(50, 7, generator=torch.Generator().manual_seed(0)) < 0.1).long()
+    share = targets.float().mean()
+    entropy = -(share * share.log() + (1 - share) * (1 - share).log()).item()
+    assert constant_loss(cross_entropy, torch.zeros(50, 3, 7), targets) == pytest.approx(entropy, abs=0.01)

@@ -153,3 +153,20 @@ def test_many_skipped_steps_do_not_fill_the_memory(monkeypatch):
         for step in range(20):
             record.step(float("nan") if step % 2 else 1.0)
     assert len(record.run.events) == 3
+
+
+def test_a_chapter_begins_with_numbers(short_chapters):
+    run = loop(3 * SHORT + 5, full_every=10).run
+    assert np.isfinite(run["activation_mean"]).all() and np.isfinite(run["grad_max"]).all()
+
+
+def test_layers_that_are_added_do_not_break_the_past():
+    made = chapters(1)
+    made.add({"step": np.arange(100, 200), "loss": np.zeros(100), "grad_norm": np.zeros((100, 3))})
+    assert made.traces.keys() == {"step", "loss"}
+
+
+def test_a_row_is_found_by_its_step(short_chapters):
+    run = loop(500).run
+    assert run.row_of(0) == 0 and run["step"][run.row_of(499)] == 499
+    assert run["step"][run.row_of(101)] >= 101

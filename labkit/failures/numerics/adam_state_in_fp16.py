@@ -53,7 +53,7 @@ def signature(run: Run) -> Evidence | None:
     origin = broken_update(run, "float32")
     if not origin:
         return None
-    gradient = run["grad_norm_total"][origin["step"]]
+    gradient = run["grad_norm_total"][run.row_of(origin["step"])]
     return Evidence(
         seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, "
         f"from a gradient of norm {gradient:.2g}; the weights are float32, the optimizer state is float16",

@@ -21,7 +21,8 @@ def signature(run: Run) -> Evidence | None:
     if origin.get("stage") != "gradients" or "float16" not in (run.facts.get("dtypes") or {}).get("outputs", ()):
         return None
     step = origin["step"]
-    scale, loss = run["loss_scale"][step], run["loss"][step]
+    row = run.row_of(step)
+    scale, loss = run["loss_scale"][row], run["loss"][row]
     if not scale > SCALED or not np.isfinite(loss) or origin.get("place") == "outputs":
         return None  # not scaled up, or the loss itself is the bug
     return Evidence(

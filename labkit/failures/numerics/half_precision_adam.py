@@ -13,7 +13,7 @@ def signature(run: Run) -> Evidence | None:
     origin = broken_update(run, "float16")
     if not origin:
         return None
-    gradient = run["grad_norm_total"][origin["step"]]
+    gradient = run["grad_norm_total"][run.row_of(origin["step"])]
     return Evidence(
         seen=f"the update of step {origin['step']} left {origin['count']:,} entries of {origin['place']} not finite, "
         f"from a gradient of norm {gradient:.2g}; weights and optimizer state are float16",

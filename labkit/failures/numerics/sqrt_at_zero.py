@@ -40,9 +40,10 @@ sick = healthy.but(step=sqrt_of_zero)
 
 def everywhere(run: Run, origin: dict) -> Evidence:
     """A finite loss whose gradient is NaN in every parameter, and finite at the outputs: another term of the loss."""
+    loss = run["loss"][run.row_of(origin["step"])]
     return Evidence(
-        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {run['loss'][origin['step']]:.3g}, "
-        "with a finite gradient at the outputs",
+        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {loss:.3g}, with a finite gradient at "
+        "the outputs",
         usual="a finite gradient wherever the loss is finite; a square root or a norm has none at 0",
         onset=origin["step"],
         place=origin["place"],
@@ -54,10 +55,10 @@ def signature(run: Run) -> Evidence | None:
     origin = run.facts.get("first_nonfinite") or {}
     if origin.get("stage") != "gradients" or origin.get("nan") != origin.get("count"):
         return None
-    size, loss = origin.get("weight"), run["loss"][origin["step"]]
+    size, loss = origin.get("weight"), run["loss"][run.row_of(origin["step"])]
     if size is None or not np.isfinite(loss):
         return None
-    if np.isnan(run["grad_mean"][origin["step"]]).all():
+    if np.isnan(run["grad_mean"][run.row_of(origin["step"])]).all():
         return everywhere(run, origin)
     if size > ZERO:
         return None
