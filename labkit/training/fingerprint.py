@@ -7,13 +7,16 @@ costs one more training. labkit's own tables, caches and locks count by the stat
 statements use, so that a filled cache changes nothing.
 """
 
-import ast
+import dataclasses
 import functools
 import hashlib
 import inspect
+import io
+import keyword
 import re
 import sys
 import sysconfig
+import tokenize
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +30,17 @@ SKIPPED = {
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__",
     "__firstlineno__", "__static_attributes__", "_abc_impl",
 }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A statement at the top level of a module, without comments and white space."""
+
+    words: tuple[str, ...]
+
+    @property
+    def names(self) -> set[str]:
+        return {word for word in self.words if word.isidentifier() and not keyword.iskeyword(word)}
 
 
 class NoFingerprint(TypeError):
@@ -193,8 +207,8 @@ class Reader:
             self.add(value)
         elif self.first_time(value):
             for statement in made_by:
-                self.word(ast.unparse(statement))
-                self.add_names(set(_names(statement)), vars(sys.modules[module]))
+                self.word(*statement.words)
+                self.add_names(statement.names, vars(sys.modules[module]))
 
     def add_class(self, kind: type) -> None:
         self.word("class", kind.__module__, kind.__qualname__)
@@ -227,29 +241,37 @@ def names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def statements(module: str) -> dict[str, tuple[ast.stmt, ...]]:
+def statements(module: str) -> dict[str, tuple[Statement, ...]]:
     """Name -> the top-level statements of a module's file in which it occurs; empty where there is no file."""
     try:
         return _statements(inspect.getsource(sys.modules[module]))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         return {}
 
 
 @functools.lru_cache(maxsize=256)
-def _statements(source: str) -> dict[str, tuple[ast.stmt, ...]]:
-    found: dict[str, tuple[ast.stmt, ...]] = {}
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for name in set(_names(node)):
-                found[name] = (*found.get(name, ()), node)
+def _statements(source: str) -> dict[str, tuple[Statement, ...]]:
+    found: dict[str, tuple[Statement, ...]] = {}
+    for statement in _top_level(source):
+        if statement.words[0] not in ("def", "class", "async", "@"):
+            for name in statement.names:
+                found[name] = (*found.get(name, ()), statement)
     return found
 
 
-def _names(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
+def _top_level(source: str) -> Iterator[Statement]:
+    """By tokens and not by `ast`: Python 3.11 raises SystemError where two threads build a tree at once, and a panel
+    looks for its run in a thread while the next cell of the notebook is compiled."""
+    words: list[str] = []
+    depth, ended = 0, True
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        depth += (token.type == tokenize.INDENT) - (token.type == tokenize.DEDENT)
+        if ended and depth == 0 and words and token.string.strip():
+            yield Statement(tuple(words))
+            words = []
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            words += [token.string] if token.string else []
+            ended = False
+        ended = ended or token.type == tokenize.NEWLINE
+    if words:
+        yield Statement(tuple(words))

@@ -10,8 +10,14 @@ from labkit.course.checks import EXERCISES
 
 LESSONS = sorted((browser.ROOT / "notebooks").glob("*.ipynb"))
 A_LESSON = 600  # seconds until a lesson is called stuck: many times what it takes, for busy machines
-# There is a chart with points, and it takes up room: it came while its cell was out of sight.
-SEEN = "canvas => canvas.clientWidth > 150 && canvas.clientHeight > 100 && Number(canvas.dataset.points) > 0"
+# Of every panel on the page: does its chart have points, and does it take up room? It came while its cell was out of
+# sight, and JupyterLab may take a cell that is out of sight off the page again.
+CHARTS = """() => [...document.querySelectorAll(".labkit-picture")].filter(each => each.style.display !== "none").map(
+    each => {
+        const canvas = each.querySelector("canvas");
+        if (!canvas) return each.outerHTML.slice(0, 300);
+        return canvas.clientWidth > 150 && canvas.clientHeight > 100 && Number(canvas.dataset.points) > 0;
+    })"""
 
 pytestmark = [
     pytest.mark.browser,
@@ -44,7 +50,9 @@ def test_a_lesson_runs_without_traceback_warning_or_complaint(chromium, course, 
         feedback = "".join(page.locator(".jp-OutputArea-output").all_text_contents())
         for exercise in EXERCISES.of(path.name[:2]):
             assert f"not attempted · {exercise.id} " in feedback
-        for panel in page.locator(".labkit-picture:not([style*='display: none'])").all():
-            chart = panel.locator("canvas").first
-            browser.wait_for(lambda chart=chart: chart.evaluate(SEEN), "a chart in the panel")
+        browser.wait_for(
+            lambda: all(drawn is True for drawn in page.evaluate(CHARTS)),
+            "a chart in every panel",
+            detail=lambda: (page.evaluate(CHARTS), page.locator(".labkit-panel [role=status]").all_text_contents()),
+        )
         assert page.complaints.heard == []

@@ -1,6 +1,7 @@
 """Kept runs: found again by their recipe and the code of its parts, never by accident, and never trusted if damaged."""
 
 import abc
+import ast
 import collections
 import dataclasses
 import enum
@@ -26,7 +27,7 @@ from helpers import hand_made, tiny, trained, write_unchecked
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
-from labkit.training import data, models, parts, run_store
+from labkit.training import data, fingerprint, models, parts, run_store
 from labkit.training.recipe import Recipe
 from labkit.training.run_store import Memory, RunStore, as_record, emptied, key_of, on_disk, store_folder, store_limit
 
@@ -634,3 +635,37 @@ def test_reading_from_a_folder_that_may_only_be_read_is_silent(kept, monkeypatch
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert kept.get(RECIPE) is not None
+
+
+def test_statements_are_found_without_building_a_tree():
+    """`ast` raises SystemError on Python 3.11 where another thread compiles, as a notebook does beside a panel."""
+    source = """
+import a, b  # a comment
+TABLE = {
+    "x": helper,
+}
+@decorated
+def function():
+    TABLE
+if TABLE:
+    OTHER = 1
+else:
+    OTHER = 2
+class Kind:
+    TABLE = 3
+"""
+    found = fingerprint._statements(source)
+    assert ["".join(each.words) for each in found["TABLE"]] == ['TABLE={"x":helper,}', "ifTABLE:OTHER=1"]
+    assert len(found["OTHER"]) == 2 and found["helper"] == found["TABLE"][:1] and "function" not in found
+    assert "Kind" not in found and found["b"][0].words[:2] == ("import", "a")
+
+
+def test_keys_are_made_in_many_threads_at_once_while_code_is_compiled():
+    fingerprint._statements.cache_clear()
+    made: list[str] = []
+    threads = [threading.Thread(target=lambda: made.append(str(run_store.key_of(tiny())))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        compile(ast.parse("x = [1, (2, {3: 4})]\n" * 200), "cell", "exec")
+    assert len(made) == 8 and len(set(made)) == 1

@@ -42,8 +42,8 @@ def everywhere(run: Run, origin: dict) -> Evidence:
     """A finite loss whose gradient is NaN in every parameter, and finite at the outputs: another term of the loss."""
     loss = run["loss"][run.row_of(origin["step"])]
     return Evidence(
-        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {loss:.3g}, with a finite gradient at "
-        "the outputs",
+        seen=f"every gradient is NaN at step {origin['step']}, though the loss is {loss:.3g}, with a finite gradient "
+        "at the outputs",
         usual="a finite gradient wherever the loss is finite; a square root or a norm has none at 0",
         onset=origin["step"],
         place=origin["place"],
