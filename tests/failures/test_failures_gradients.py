@@ -393,7 +393,7 @@ def test_no_runaway_on_the_other_side_of_each_threshold(change):
 
 @pytest.mark.parametrize(("first", "last", "named"), [(1, 100, True), (1, 3.9, False), (1, 4.1, True), (3, 8, False)])
 def test_weights_that_grow_in_a_straight_line_run_away_when_they_grow_far(first, last, named):
-    """As with Adam and a decay of the wrong sign; a little linear growth is healthy."""
+    """As with Adam and a decay of the wrong sign; a little linear growth is healthy: GROWN and STILL."""
     straight = 5 * np.linspace(first, last, 40)[:, None] * np.ones(3)
     assert bool(seen("runaway_weights", hand_made(weight_norm=straight, probe_loss=ending(0.9)))) is named
 

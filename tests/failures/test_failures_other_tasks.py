@@ -171,6 +171,15 @@ def test_labels_that_tell_nothing_about_the_inputs(run, named):
     assert seen("labels_shuffled", run) is named
 
 
+@pytest.mark.parametrize(("evaluations", "named"), [(4, True), (3, False)])
+def test_labels_are_judged_after_some_evaluations(evaluations, named):
+    """EVALUATIONS."""
+    run = uninformative()
+    traces = {name: trace[:evaluations] if len(trace) == 5 else trace for name, trace in run.traces.items()}
+    run = type(run)(traces, layers=run.layers, activations=run.activations, facts=run.facts)
+    assert seen("labels_shuffled", run) is named
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 
@@ -191,6 +200,7 @@ def test_weights_that_shrink_with_the_outputs(run, named):
 
 @pytest.mark.parametrize(("hidden", "norm", "named"), [(2, 1e5, True), (4, 900.0, True), (4, 1100.0, False)])
 def test_a_large_gradient_is_an_explosion_through_many_layers_only(hidden, norm, named):
+    """STACK and EXPLODED."""
     run = run_of(loss=np.linspace(20, 2, 200), probe_loss=2.0, grad_norm_total=norm)
     names = ("inputs", *(f"relu{number}" for number in range(1, hidden + 1)), "outputs")
     traces = run.traces | {"activation_std": np.tile([1.0, *[9.0] * hidden, 50.0], (200, 1))}
