@@ -398,6 +398,13 @@ def test_weights_that_grow_in_a_straight_line_run_away_when_they_grow_far(first,
     assert bool(seen("runaway_weights", hand_made(weight_norm=straight, probe_loss=ending(0.9)))) is named
 
 
+@pytest.mark.parametrize(("last", "named"), [(1.5, True), (1.4, False)])
+def test_linear_growth_must_still_go_on_in_the_second_half(last, named):
+    """STILL: the norm at the end over that in the middle; it grew far in both."""
+    sizes = np.concatenate([np.linspace(1, 10, 20), np.linspace(10, 10 * last, 21)[1:]])[:, None] * np.full(3, 5.0)
+    assert bool(seen("runaway_weights", hand_made(weight_norm=sizes, probe_loss=ending(0.9)))) is named
+
+
 def test_weights_that_grew_at_once_and_then_stay_do_not_run_away():
     """A learning rate that is too high makes them large in a few steps."""
     sizes = np.concatenate([np.linspace(1, 50, 10), np.linspace(50, 60, 30)])[:, None] * np.ones(3)
