@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 MOST_CLASSES = 10**7  # a vocabulary has 10**5 to 10**6 words; an array of that many shares still fits in memory
 
+TASKS = ("classes", "tokens", "pixels", "yes or no", "labels", "numbers", "unknown")  # what a net predicts: task.py
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -114,6 +116,8 @@ FACTS: dict[str, Kind] = {
     # --- of the instruments: recorder.py, sample_log.py ---
     "first_nonfinite": maybe(ORIGIN),
     "constant_loss": NUMBER,  # of the best prediction that is the same for every sample of the probe
+    "task": one_of(*TASKS),  # what the net is asked to predict
+    "probe_tests": by_name(NUMBER),  # probe_tests.py
     "matrices": NAMES,
     "without_gradient": NAMES,
     "never_trained": NAMES,  # of these, the weight matrices that look as after an init

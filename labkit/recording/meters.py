@@ -15,6 +15,7 @@ from torch import nn
 from labkit.recording.guard import Guard
 from labkit.recording.nested import call, first_tensor, given, real, replaced
 from labkit.recording.packed_tensors import PackedTensors
+from labkit.recording.probe_tests import probe_tests
 from labkit.recording.undisturbed import captured, evaluating, hooked, replaying
 
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
@@ -593,6 +594,10 @@ class Probe:
             found["attention_entropy"] = torch.cat(list(entropies.values()))
         bent = self.guard("the non-linearity", step, lambda: nonlinearity(self.model, self.x))
         return found if bent is None else found | {"nonlinearity": bent}
+
+    def test(self) -> tuple[str, dict[str, float]]:
+        """The task, and the tests that tell causes apart."""
+        return probe_tests(self.model, self.loss, self.x, self.y, self.autocast)
 
     def _losses(self, answer) -> dict[str, torch.Tensor]:
         """The loss of the probe, and the mean and variance over some of its samples."""

@@ -18,6 +18,7 @@ from labkit.recording.sample_log import SampleLog
 # The names of the instruments, for the line that says which one was switched off.
 WEIGHTS, ACTIVATIONS = "gradients and weights", "activations"
 SAMPLES, PROBE, ORIGIN = "samples and labels", "the probe", "the origin of a non-finite value"
+TESTS = "the tests on the probe"
 CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check synchronises; on a CPU every step is checked
 # Measured in full, that is with activations, extremes and near-zero shares: the first steps, where most failures show;
 # then every eighth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
@@ -255,6 +256,7 @@ class Recorder(LossRecorder):
         self.activations = ActivationMeter(model, called)
         self.samples = SampleLog(model, self.optimizers, called)
         self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
+        self.tested: tuple[str, dict[str, float]] | None = None  # the task and the tests on the probe, at the end
         self.full = FullSteps(full_every)
         columns = {name: len(each) for name, each in self._axes().items()}
         self.chapter = chapter_length(
@@ -267,9 +269,12 @@ class Recorder(LossRecorder):
         self.samples.attach(self._protecting(SAMPLES))
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: Any) -> None:
         self.activations.detach()
         self.samples.detach()
+        hurried = kind is not None and not issubclass(kind, Exception)  # Ctrl-C
+        if self.probe and self.steps and not (hurried or self.hopeless):
+            self.tested = self._try(TESTS, self.probe.test)
 
     def _try(self, instrument: str, measure: Callable[[], Any]) -> Any:
         """What the instrument measures; None where it is switched off."""
@@ -350,6 +355,8 @@ class Recorder(LossRecorder):
             facts["never_trained"] = self._try(WEIGHTS, self.weights.fresh) or []
         if self.probe and self.probe.constant_loss is not None and math.isfinite(self.probe.constant_loss):
             facts["constant_loss"] = self.probe.constant_loss
+        if self.tested:
+            facts["task"], facts["probe_tests"] = self.tested
         return facts | (self._try(SAMPLES, self.samples.facts) or {}) | self.guard.facts()
 
     def _dtypes(self) -> dict[str, list[str]]:

@@ -1,0 +1,122 @@
+"""Tests on the probe that tell causes apart without training: one gradient and a few forward passes, at the end.
+
+Each leaves model, gradients, modes and random numbers as they were.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit.recording.nested import call, first_tensor, real, replaced
+from labkit.recording.task import NUMBERS, perfect_outputs, task_of
+from labkit.recording.undisturbed import evaluating, unchanged
+
+TESTED = 256  # samples of the probe; more change the results little
+# Lengths of the steps that are tried, relative to the norm of the weights: from what the smallest useful learning rate
+# changes to three times the weights themselves, in steps of half a decade.
+LENGTHS = tuple(10 ** (exponent / 2) for exponent in range(-12, 2))
+SHIFTS = (1, 2, 3)  # by how many samples targets are moved, so that each meets another sample
+Loss = Callable[[Any, Any], torch.Tensor]
+
+
+def probe_tests(
+    model: nn.Module, loss: Loss | None, x: Any, y: Any, autocast: Callable = contextlib.nullcontext
+) -> tuple[str, dict[str, float]]:
+    """(the task, the results by name); a test that does not apply to this net or loss has no result."""
+    x, y = first_samples(x), first_samples(y)
+    with unchanged(model), evaluating(model), autocast():
+        with torch.no_grad():
+            answer = call(model, x)
+        outputs = first_tensor(answer)
+        found = scales(outputs, y)
+        if loss is not None and y is not None and outputs is not None:
+            found |= truth_test(loss, answer, outputs, y)
+            found |= input_test(model, loss, x, y, answer)
+            found |= step_test(model, loss, x, y)
+    return task_of(outputs, y), {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def first_samples(batch: Any) -> Any:
+    """The first samples of a batch, where it is a tensor or a few of the same length; else all of it."""
+    if torch.is_tensor(batch):
+        return batch[:TESTED] if batch.ndim else batch
+    if isinstance(batch, tuple | list) and all(torch.is_tensor(each) and each.ndim for each in batch):
+        return type(batch)(each[:TESTED] for each in batch) if len({len(each) for each in batch}) == 1 else batch
+    return batch
+
+
+def scales(outputs: torch.Tensor | None, targets: Any) -> dict[str, float]:
+    """Mean and standard deviation of targets that are numbers, and of the outputs."""
+    if outputs is None or task_of(outputs, targets) != NUMBERS:
+        return {}
+    values = {"target": targets.float(), "output": outputs.float()}
+    return {
+        f"{name}_{what}": float(measure(each))
+        for name, each in values.items()
+        for what, measure in (("mean", torch.mean), ("std", lambda each: each.std(correction=0)))
+    }
+
+
+@torch.no_grad()
+def truth_test(loss: Loss, answer: Any, outputs: torch.Tensor, y: Any) -> dict[str, float]:
+    """The loss of perfect outputs, and the loss of the same outputs for targets of other samples.
+
+    A loss that fits its task prefers the first by far. Where both are equal it compares every output with every target.
+    """
+    tried = []
+    for perfect in perfect_outputs(outputs, y):
+        with contextlib.suppress(RuntimeError, ValueError, IndexError):  # not every loss takes every kind of output
+            given = replaced(answer, outputs, perfect)
+            others = [float(loss(given, y.roll(shift, 0)).float().mean()) for shift in SHIFTS if shift < len(y)]
+            tried.append((float(loss(given, y).float().mean()), sum(others) / len(others) if others else math.nan))
+    tried = [each for each in tried if math.isfinite(each[0])]
+    if not tried:
+        return {}
+    truth, swapped = min(tried)
+    return {"truth": truth, "swapped": swapped}
+
+
+@torch.no_grad()
+def input_test(model: nn.Module, loss: Loss, x: Any, y: Any, answer: Any) -> dict[str, float]:
+    """The loss of the probe, and with the inputs of other samples: equal where the net ignores its inputs."""
+    found = {"loss": float(loss(answer, y).float().mean())}
+    if torch.is_tensor(x) and x.ndim > 1 and len(x) > max(SHIFTS):
+        found["other_inputs"] = float(loss(call(model, x.roll(SHIFTS[0], 0)), y).float().mean())
+    return found
+
+
+def step_test(model: nn.Module, loss: Loss, x: Any, y: Any) -> dict[str, float]:
+    """Which step along the gradient lowers the loss of the probe most: its length relative to the weights; that loss.
+
+    Beside the lengths of the updates it tells a learning rate that is too low or too high from a net that cannot move.
+    """
+    weights = [each for each in model.parameters() if each.requires_grad]
+    with torch.enable_grad():
+        before = loss(call(model, x), y).float().mean()
+        gradients = torch.autograd.grad(before, weights, allow_unused=True) if before.requires_grad else ()
+    pairs = zip(weights, gradients, strict=False)
+    moved = [(real(weight.detach()), real(slope)) for weight, slope in pairs if slope is not None]
+    if not moved:
+        return {}
+    size = norm(slope for _, slope in moved)
+    found = {"gradient": size}
+    if not (size > 0 and math.isfinite(size)):
+        return found
+    unit, taken, losses = norm(weight for weight, _ in moved) / size, 0.0, []
+    with torch.no_grad():
+        for length in LENGTHS:
+            for weight, slope in moved:
+                weight.sub_(slope, alpha=(length - taken) * unit)
+            taken = length
+            losses.append(float(loss(call(model, x), y).float().mean()))
+    usable = [(value, length) for value, length in zip(losses, LENGTHS, strict=True) if math.isfinite(value)]
+    best, length = min(usable, default=(math.inf, 0.0))
+    return found | ({"best_step": length, "best_loss": best} if best < before.item() else {"best_step": 0.0})
+
+
+def norm(tensors: Iterable[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(each.double().square().sum()) for each in tensors))

@@ -1,0 +1,156 @@
+"""The tests on the probe: against cases worked out by hand, and without a trace in the net."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.diagnosis.watch import watch
+from labkit.recording.probe_tests import TESTED, probe_tests
+from labkit.recording.task import perfect_outputs, task_of
+
+
+def outputs(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "targets", "kind"),
+    [
+        ((6, 3), torch.tensor([0, 1, 2, 0, 1, 2]), "classes"),
+        ((2, 3, 4), torch.tensor([[0, 1, 3], [3, 2, -100]]), "tokens"),
+        ((2, 4, 3), torch.tensor([[0, 1, 3], [3, 2, -100]]), "tokens"),  # classes in the second axis
+        ((2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.long), "pixels"),
+        ((4, 1), torch.tensor([0.0, 1.0, 1.0, 0.0]), "yes or no"),
+        ((2, 3), torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]), "labels"),
+        ((4, 1), torch.tensor([0.3, -1.0, 2.0, 0.0]), "numbers"),
+        ((4, 2), torch.tensor([0.3, -1.0, 2.0, 0.0]), "unknown"),
+        ((4, 2), None, "unknown"),
+    ],
+)
+def test_the_task_is_read_from_outputs_and_targets(shape, targets, kind):
+    assert task_of(outputs(*shape), targets) == kind
+
+
+def test_a_perfect_output_has_a_loss_of_about_zero_for_every_usual_loss():
+    classes, numbers = torch.tensor([0, 2, 1]), torch.tensor([0.5, -2.0, 7.0])
+    yes_no = torch.tensor([0.0, 1.0, 1.0])
+    for loss, shape, targets in [
+        (F.cross_entropy, (3, 3), classes),
+        (F.nll_loss, (3, 3), classes),
+        (F.mse_loss, (3,), numbers),
+        (F.binary_cross_entropy_with_logits, (3,), yes_no),
+        (lambda said, asked: F.binary_cross_entropy(said.clamp(0, 1), asked), (3,), yes_no),
+    ]:
+        assert min(float(loss(each, targets)) for each in perfect_outputs(outputs(*shape), targets)) < 1e-3
+
+
+def line(weight: float = 0.0) -> nn.Linear:
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(net.weight, weight)
+    return net
+
+
+X = torch.linspace(-1, 1, 64).reshape(-1, 1)
+
+
+def test_the_best_step_is_the_one_that_reaches_the_minimum():
+    kind, found = probe_tests(line(1.0), F.mse_loss, X, 2 * X)  # from weight 1 to weight 2: a step of 1 of its norm
+    assert kind == "numbers"
+    assert found["best_step"] == pytest.approx(1.0)
+    assert found["best_loss"] == pytest.approx(0.0, abs=1e-9) and found["loss"] == pytest.approx(X.square().mean())
+    assert found["target_std"] == pytest.approx(2 * X.std(correction=0))
+
+
+def test_at_the_minimum_no_step_helps():
+    assert probe_tests(line(2.0), F.mse_loss, X, 2 * X)[1]["gradient"] == 0
+    far = probe_tests(line(2.0), F.mse_loss, X, (2 + 1e-9) * X)[1]
+    assert far.get("best_step", 0.0) == 0.0
+
+
+def test_a_loss_that_broadcasts_prefers_no_target_to_another():
+    def broadcast(said, asked):
+        return F.mse_loss(*torch.broadcast_tensors(said.reshape(-1, 1), asked.reshape(1, -1)))
+
+    asked = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    fits = probe_tests(line(1.0), lambda said, targets: F.mse_loss(said.flatten(), targets), X, asked)[1]
+    mixed = probe_tests(line(1.0), broadcast, X, asked)[1]
+    assert fits["truth"] == 0 and fits["swapped"] > 0.5
+    assert mixed["truth"] == pytest.approx(mixed["swapped"]) and mixed["truth"] > 0.5
+
+
+def test_a_net_that_ignores_its_inputs_has_the_same_loss_with_others():
+    asked = 2 * X
+    blind, seeing = (probe_tests(line(weight), F.mse_loss, X, asked)[1] for weight in (0.0, 2.0))
+    assert blind["other_inputs"] == blind["loss"]
+    assert seeing["other_inputs"] > seeing["loss"] + 1e-4
+
+
+def test_only_the_first_samples_are_tested():
+    seen = []
+
+    class Counting(nn.Linear):
+        def forward(self, x):
+            seen.append(len(x))
+            return super().forward(x)
+
+    probe_tests(Counting(1, 1), F.mse_loss, torch.randn(3 * TESTED, 1), torch.randn(3 * TESTED, 1))
+    assert set(seen) == {TESTED}
+
+
+def test_the_net_is_left_as_it_was():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    net[0].weight.grad = torch.ones_like(net[0].weight)
+    before, state = {name: each.clone() for name, each in net.state_dict().items()}, torch.get_rng_state()
+    probe_tests(net, F.cross_entropy, torch.randn(32, 4), torch.randint(3, (32,)))
+    torch.set_rng_state(state)
+    gradient = net[0].weight.grad
+    assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())
+    assert net.training and gradient is not None and torch.equal(gradient, torch.ones_like(gradient))
+
+
+def watched_line(lr: float, steps: int = 20):
+    net = line(1.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    with watch(net, optimizer, probe=(X, 2 * X), loss_fn=F.mse_loss, strict=True) as record:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(X), 2 * X)
+            loss.backward()
+            optimizer.step()
+            record.step(loss)
+        record.validation(loss=loss)
+    return record.run
+
+
+def test_watch_runs_them_at_the_end_and_keeps_them_with_the_run(tmp_path):
+    run = watched_line(lr=1e-4)
+    kept = type(run).load(run.save(tmp_path / "run.npz") or tmp_path / "run.npz")
+    assert run.facts["task"] == kept.facts["task"] == "numbers"
+    assert kept.facts["probe_tests"] == run.facts["probe_tests"]
+    assert run.facts["probe_tests"]["best_step"] > 1000 * run["update_ratio"][-1, 0]
+
+
+def test_an_error_in_them_does_not_reach_the_loop(capsys):
+    net = line(1.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    calls = []
+
+    def fragile(said, asked):
+        calls.append(1)
+        if len(calls) > 200:
+            raise RuntimeError("no more")
+        return F.mse_loss(said, asked)
+
+    with watch(net, optimizer, probe=(X, 2 * X), loss_fn=fragile) as record:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(X), 2 * X)
+            loss.backward()
+            optimizer.step()
+            record.step(loss)
+        calls.extend([1] * 200)
+    assert "probe_tests" not in record.run.facts
+    assert record.run.facts["switched_off"][0]["instrument"] == "the tests on the probe"
+    assert "the tests on the probe" in capsys.readouterr().err
