@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -269,7 +270,12 @@ class Recorder(LossRecorder):
         self.samples.attach(self._protecting(SAMPLES))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None = None, *_: Any) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
         self.activations.detach()
         self.samples.detach()
         hurried = kind is not None and not issubclass(kind, Exception)  # Ctrl-C
