@@ -257,7 +257,7 @@ class Recorder(LossRecorder):
         self.activations = ActivationMeter(model, called)
         self.samples = SampleLog(model, self.optimizers, called)
         self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
-        self.tested: tuple[str, dict[str, float]] | None = None  # the task and the tests on the probe, at the end
+        self.tested = None  # the task, and the results of the tests on the probe, at the end
         self.full = FullSteps(full_every)
         columns = {name: len(each) for name, each in self._axes().items()}
         self.chapter = chapter_length(
@@ -272,9 +272,9 @@ class Recorder(LossRecorder):
 
     def __exit__(
         self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.activations.detach()
         self.samples.detach()
