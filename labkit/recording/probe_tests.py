@@ -67,25 +67,21 @@ def truth_test(loss: Loss, answer: Any, outputs: torch.Tensor, y: Any) -> dict[s
 
     A loss that fits its task prefers the first by far. Where both are equal it compares every output with every target.
     """
-    tried = []
-    for perfect in perfect_outputs(outputs, y):
-        with contextlib.suppress(RuntimeError, ValueError, IndexError):  # not every loss takes every kind of output
-            given = replaced(answer, outputs, perfect)
-            others = [float(loss(given, y.roll(shift, 0)).float().mean()) for shift in SHIFTS if shift < len(y)]
-            tried.append((float(loss(given, y).float().mean()), sum(others) / len(others) if others else math.nan))
-    tried = [each for each in tried if math.isfinite(each[0])]
+    given = [replaced(answer, outputs, perfect) for perfect in perfect_outputs(outputs, y)]
+    tried = [(truth, index) for index, each in enumerate(given) if math.isfinite(truth := value_of(loss, each, y))]
     if not tried:
         return {}
-    truth, swapped = min(tried)
-    return {"truth": truth, "swapped": swapped}
+    truth, best = min(tried)
+    others = [value_of(loss, given[best], y.roll(shift, 0)) for shift in SHIFTS if shift < len(y)]
+    return {"truth": truth, "swapped": sum(others) / len(others) if others else math.nan}
 
 
 @torch.no_grad()
 def input_test(model: nn.Module, loss: Loss, x: Any, y: Any, answer: Any) -> dict[str, float]:
     """The loss of the probe, and with the inputs of other samples: equal where the net ignores its inputs."""
-    found = {"loss": float(loss(answer, y).float().mean())}
+    found = {"loss": value_of(loss, answer, y)}
     if torch.is_tensor(x) and x.ndim > 1 and len(x) > max(SHIFTS):
-        found["other_inputs"] = float(loss(call(model, x.roll(SHIFTS[0], 0)), y).float().mean())
+        found["other_inputs"] = value_of(loss, call(model, x.roll(SHIFTS[0], 0)), y)
     return found
 
 
@@ -112,10 +108,18 @@ def step_test(model: nn.Module, loss: Loss, x: Any, y: Any) -> dict[str, float]:
             for weight, slope in moved:
                 weight.sub_(slope, alpha=(length - taken) * unit)
             taken = length
-            losses.append(float(loss(call(model, x), y).float().mean()))
+            losses.append(value_of(loss, call(model, x), y))
     usable = [(value, length) for value, length in zip(losses, LENGTHS, strict=True) if math.isfinite(value)]
     best, length = min(usable, default=(math.inf, 0.0))
     return found | ({"best_step": length, "best_loss": best} if best < before.item() else {"best_step": 0.0})
+
+
+def value_of(loss: Loss, answer: Any, y: Any) -> float:
+    """The loss as a number; NaN where it does not take such outputs, as some refuse NaN or what is no probability."""
+    try:
+        return float(loss(answer, y).float().mean())
+    except (RuntimeError, ValueError, IndexError, ArithmeticError):
+        return math.nan
 
 
 def norm(tensors: Iterable[torch.Tensor]) -> float:

@@ -86,6 +86,21 @@ def test_a_net_that_ignores_its_inputs_has_the_same_loss_with_others():
     assert seeing["other_inputs"] > seeing["loss"] + 1e-4
 
 
+def test_a_loss_that_refuses_what_is_no_probability_is_tested_as_far_as_it_goes():
+    class Probability(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).clamp(-1, 2)  # a long step leaves the range from 0 to 1
+
+    net = Probability(1, 1)
+    nn.init.constant_(net.weight, 0.1), nn.init.constant_(net.bias, 0.5)
+    asked = (X > 0).float()
+    with pytest.raises(RuntimeError):
+        F.binary_cross_entropy(net(10 * X + 10), asked)
+    found = probe_tests(net, F.binary_cross_entropy, X, asked)[1]
+    assert 0 < found["best_step"] < 3 and found["best_loss"] < found["loss"]
+    assert found["truth"] < 0.01 < found["swapped"]
+
+
 def test_only_the_first_samples_are_tested():
     seen = []
 
