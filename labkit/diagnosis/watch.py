@@ -1,6 +1,7 @@
 """The same instruments around any PyTorch training loop: two lines, and what they record is an ordinary run."""
 
 import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -242,7 +243,13 @@ class Watch(Recorder):
         run.traces["step"] = run.traces["step"] * self.every
         if "thinned" in run.facts:
             run.facts["thinned"] = {name: self.every * value for name, value in run.facts["thinned"].items()}
-        return run
+        if origin := run.facts["first_nonfinite"]:
+            run.facts["first_nonfinite"] = self._counting_all_steps(origin)
+        return dataclasses.replace(run, events=tuple(map(self._counting_all_steps, run.events)))
+
+    def _counting_all_steps(self, event: dict) -> dict:
+        """The same event, with its step counted as the loop does and not among the measured ones."""
+        return event | {"step": self.every * event["step"]}
 
     def _own_facts(self) -> dict:
         """What can be known about a loop that is not labkit's; the rest is left out."""

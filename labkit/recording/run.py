@@ -131,9 +131,8 @@ class Run:
         return (steps < when["first"]) | (steps % when["every"] == 0) | np.isin(steps, when["also"])
 
     def row_of(self, step: int) -> int:
-        """The row of a measured step, such as that of `first_nonfinite`; of a long run the next one that is kept."""
-        measured = self["step"] // self.facts.get("every", 1)
-        return min(int(np.searchsorted(measured, step)), len(self) - 1)
+        """The row of a step, such as that of `first_nonfinite`; of one that was not kept, that of the next."""
+        return min(int(np.searchsorted(self["step"], step)), len(self) - 1)
 
     def smoothed(self, name: str = "loss", beta: float = 0.9) -> np.ndarray:
         """A trace's bias-corrected exponential mean. It lags and hides spikes: show it beside the raw trace."""

@@ -745,3 +745,14 @@ def test_a_rate_that_is_a_tensor_and_labels_in_reused_memory_are_copied():
             optimizer.param_groups[0]["lr"].mul_(0.5)
     run = record.run
     assert run["lr"] == pytest.approx([0.1, 0.05, 0.025, 0.0125]) and run.facts["label_shares"] == [0.25] * 4
+
+
+def test_the_step_of_the_first_nan_is_counted_as_the_loop_counts():
+    model = net()
+    with strictly(model, torch.optim.SGD(model.parameters(), lr=0.1), every=3) as record:
+        for step in range(30):
+            record.step(float("nan") if step >= 12 else 1.0)
+    run = record.run
+    assert run.facts["first_nonfinite"]["step"] == 12
+    assert np.isnan(run["loss"][run.row_of(12)]) and run["step"][run.row_of(12)] == 12
+    assert record.run.facts["first_nonfinite"]["step"] == 12  # asked again
