@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # A short run of a narrow net: long enough for a healthy one to learn (91 % at best), short enough to train many.
-STANDARD = Recipe(steps=150, samples=5_000, width=64, init="he", momentum=0.0)
+STANDARD = Recipe(steps=150, samples=5_000, width=64, init="he")
 AXES = {"lr": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "depth": (2, 3, 5, 8, 12)}
 MOST_AXES = 3  # columns, rows and pages
 USUAL = 0.5  # the accuracy from which a run counts as learned on data that labkit does not know

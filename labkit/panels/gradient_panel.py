@@ -48,7 +48,7 @@ def mlp_with_dead_layer(recipe, data) -> torch.nn.Module:
     return net
 
 
-HEALTHY = Recipe(model=mlp_with_quiet_head, depth=10, width=64, init="he", lr=0.05, momentum=0.0, steps=200)
+HEALTHY = Recipe(model=mlp_with_quiet_head, depth=10, width=64, init="he", lr=0.05, steps=200)
 REGIMES = {
     "healthy": HEALTHY,
     "vanishing": HEALTHY.but(activation="sigmoid"),

@@ -51,7 +51,8 @@ DEPTH = Number(1, 10_000, whole=True)  # the deepest nets that anyone has traine
 class Recipe:
     """The full description of one training run. The defaults are the healthy baseline of the lab.
 
-    784-128-10 ReLU on the first 10,000 MNIST images reaches 94 to 95 % accuracy in 400 steps (5 seeds).
+    784-128-10 ReLU on the first 10,000 MNIST images reaches 92 to 93 % accuracy in 400 steps of plain SGD, with a loss
+    that falls throughout (5 seeds); the same recipe on CIFAR-10 reaches 40 to 42 %.
 
     A subclass may add entries of its own, made with `part` and `knob`:
 
@@ -91,7 +92,7 @@ class Recipe:
     heads: int = knob(2, COUNT, "number of attention heads of a transformer")
 
     lr: float = knob(0.1, POSITIVE, "learning rate; the peak, if there is a schedule")
-    momentum: float = knob(0.9, Number(0, 0.999), "momentum of SGD; Adam has its own")
+    momentum: float = knob(0.0, Number(0, 0.999), "momentum of SGD; Adam has its own")
     weight_decay: float = knob(0.0, Number(0), "weight decay: L2 penalty on the weights, or decoupled with adamw")
     adam_eps: float = knob(1e-8, POSITIVE, "epsilon of Adam, which avoids a division by 0")
     warmup: int = knob(
@@ -106,7 +107,7 @@ class Recipe:
     )
     clip_by: str = knob("norm", OneOf(("norm", "value")), "clip the global gradient norm, or each value")
 
-    batch_size: int = knob(128, COUNT, "images per step; 32 is already too noisy for lr 0.1 with momentum")
+    batch_size: int = knob(128, COUNT, "images per step; at lr 0.1 fewer than 8 are too noisy")
     steps: int = knob(400, COUNT, "number of training steps; 400 are five epochs of the standard set")
     precision: str = knob(
         "fp32",

@@ -293,14 +293,16 @@ def test_a_softmax_over_the_batch_in_the_loss_gives_each_sample_alone_the_same_l
     assert seen("softmax_over_batch", over_batch(width=16)) is None  # a loss that compares samples by design
 
 
-def collapsed(first: float = 1.0, late: float = 1.0, mean: float = 0.0, classes: int = 10):
-    """Outputs of 0 ± 0.2 at first: their absolute error is 0.8 * 0.2 * 0.9 + 0.1 for ten classes."""
+def collapsed(first: float = 1.0, late: float = 1.0, mean: float = 0.0, classes: int = 10, spread: float = 0.02):
+    """Outputs of 0 ± 0.2 at first, whose absolute error is 0.8 * 0.2 * 0.9 + 0.1 for ten classes."""
     expected = (1 - 1 / classes) * 0.2 * math.sqrt(2 / math.pi) + 1 / classes
     losses = np.full(40, late / classes)
     losses[:5] = first * expected
     means = last_column(mean / classes)
     means[:10, -1] = 0
-    return run_with({"classes": classes}, loss=losses, activation_mean=means, activation_std=last_column(0.2))
+    deviations = last_column(spread)
+    deviations[:10, -1] = 0.2
+    return run_with({"classes": classes}, loss=losses, activation_mean=means, activation_std=deviations)
 
 
 @pytest.mark.parametrize("classes", [3, 10, 50])
@@ -323,6 +325,12 @@ def test_most_of_the_first_losses_are_absolute_errors(odd, named):
     run = collapsed()
     run["loss"][:odd] *= 2
     assert bool(seen("loss_does_not_fit", run)) is named
+
+
+def test_outputs_far_larger_than_the_loss_are_not_those_of_an_absolute_error():
+    """LEAST: outputs of 0 ± 0.55 have an absolute error of 0.5, five times this loss."""
+    assert seen("loss_does_not_fit", collapsed(spread=0.5))
+    assert seen("loss_does_not_fit", collapsed(spread=0.6)) is None
 
 
 def test_absolute_error_of_two_classes_does_not_collapse():

@@ -189,6 +189,22 @@ def test_the_size_of_the_batch_says_which_of_the_two_it_is():
     assert high_late({"batch_length": None}) and not small_batch({"batch_length": None})
 
 
+DROWNED = {"probe_loss": bouncing(2.1, 0.02), "loss": np.full(400, 2.1), "update_ratio": 0.07, "lr": 0.02}
+
+
+def drowned(size: int = 4, **traces) -> bool:
+    return seen("batch_too_small", run_of({"batch_length": size, "classes": 10}, **DROWNED | traces))
+
+
+def test_a_tiny_batch_whose_noise_drowns_the_gradient_hardly_learns_and_drifts():
+    assert drowned(8) and not drowned(9)
+    assert drowned(update_ratio=0.045) and not drowned(update_ratio=0.035)  # learning slowly 0.028, drowned 0.07
+    assert drowned(probe_loss=bouncing(2.1, 0.012)) and not drowned(probe_loss=bouncing(2.1, 0.008))
+    chance = np.log(10)
+    assert drowned(loss=np.full(400, 0.94 * chance)) and not drowned(loss=np.full(400, 0.96 * chance))
+    assert drowned(probe_loss=bouncing(0.72 * chance, 0.02)) and not drowned(probe_loss=bouncing(0.68 * chance, 0.02))
+
+
 def test_a_run_that_never_learned_or_was_thrown_back_is_neither():
     bad = {"probe_loss": bouncing(1.8, 0.1)}
     assert high_late(loss=np.r_[2.3, np.full(399, 1.9)], **bad) and not high_late(loss=np.full(400, 2.0), **bad)

@@ -22,7 +22,7 @@ def mlp_with_dead_blocks(recipe, data) -> torch.nn.Module:
     return net
 
 
-healthy = Recipe(depth=6, width=64, residual=True, lr=0.05, momentum=0.0)
+healthy = Recipe(depth=6, width=64, residual=True, lr=0.05)
 sick = healthy.but(model=mlp_with_dead_blocks)
 
 

@@ -74,5 +74,4 @@ failure = FailureMode(
         Knob("batch_size", (16, 512), log=True),
         Knob("dropout", (0.0, 0.9)),
     ),
-    cifar10={"momentum": 0.0},  # like the other nets on CIFAR-10
 )

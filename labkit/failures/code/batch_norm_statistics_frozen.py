@@ -15,7 +15,7 @@ STEPS = 10  # in train mode: each of them should have moved the statistics
 # norm: -0.15 to 0.08, once 0.42 (photographs), but their statistics move.
 WASTED = 0.2
 
-healthy = Recipe(depth=5, normalisation="batch", inputs="unit", momentum=0.0, steps=200)
+healthy = Recipe(depth=5, normalisation="batch", inputs="unit", steps=200)
 
 
 def mlp_with_momentum_0(recipe, data) -> torch.nn.Module:

@@ -65,6 +65,5 @@ failure = FailureMode(
     looks="validation worse",
     shows="val_accuracy",
     knobs=(Knob("dropout", (0.0, 0.9)), Knob("width", (32, 512), log=True)),
-    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
     classic=ClassicCurve(10, "is fine in training and too high in validation"),
 )

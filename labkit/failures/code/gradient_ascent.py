@@ -16,7 +16,7 @@ GENTLE = 0.2
 EARLY = 1.0  # the mean loss of the first quarter of these steps. Sick: 1.01 to 1.5; LR too high, at first: 0.98
 FELL = 0.97  # the lowest loss of the probe until then. Sick: 1, it never falls; LR too high, at first: 0.93
 
-healthy = Recipe(lr=0.05, momentum=0.0, steps=200)
+healthy = Recipe(lr=0.05, steps=200)
 
 
 def step_uphill(training, x, y) -> None:

@@ -20,6 +20,9 @@ HIGH, ZERO = 0.6, 1.4
 # Mean output times classes, at the end. Collapsed: 0 to 0.3. One-hot labels have a mean of 1 / classes, and so have
 # outputs that fit them: 0.9 to 1.05 with the squared error.
 LOW = 0.5
+# The loss at the end over the absolute error that is expected of its outputs. Collapsed: 0.46 to 1. Cross-entropy with
+# He init can begin at the absolute error of its outputs by chance, but ends at 0.02 to 0.05 of it.
+LEAST = 0.2
 
 healthy = Recipe(optimizer="adam", lr=0.003, steps=300)
 
@@ -51,12 +54,14 @@ def signature(run: Run) -> Evidence | None:
         return None
     early = zip(losses[:EARLY], means[:EARLY], deviations[:EARLY], strict=True)
     first = float(np.median([loss / expected_absolute_error(mean, size, classes) for loss, mean, size in early]))
-    mean = float(np.median(means[-max(1, len(means) // 4) :])) * classes
-    if abs(first - 1) > CLOSE or not HIGH < late * classes < ZERO or abs(mean) > LOW:
+    mean, deviation = (float(np.median(each[-max(1, len(means) // 4) :])) for each in (means, deviations))
+    if abs(first - 1) > CLOSE or not HIGH < late * classes < ZERO or abs(mean * classes) > LOW:
+        return None
+    if late < LEAST * expected_absolute_error(mean, deviation, classes):
         return None
     return Evidence(
         seen=f"the loss starts at {losses[0]:.3f}, the mean absolute error of the outputs against one-hot labels, "
-        f"and ends at {late:.3f} with a mean output of {mean / classes:.3f}; predicting 0 for all {classes} classes "
+        f"and ends at {late:.3f} with a mean output of {mean:.3f}; predicting 0 for all {classes} classes "
         f"gives {1 / classes:.3f}",
         usual=f"cross-entropy, which starts near ln({classes}) = {math.log(classes):.2f}",
         onset=0,

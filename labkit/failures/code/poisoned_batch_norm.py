@@ -69,5 +69,4 @@ failure = FailureMode(
     looks="validation worse",
     shows="probe_loss",
     knobs=(Knob("normalisation", ("none", "batch", "layer")), Knob("batch_size", (16, 512), log=True)),
-    cifar10={"momentum": 0.0},  # like the other nets on CIFAR-10
 )

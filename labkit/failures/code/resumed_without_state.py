@@ -14,7 +14,8 @@ LOW, HIGH = 0.25, 0.5
 # warm restart ends below 1; sick: 1.8 to 2.3.
 WORSE, WINDOW = 1.3, 30
 
-healthy = Recipe(lr=0.3, schedule="warmup_cosine")
+# With momentum: plain SGD has no state to lose.
+healthy = Recipe(lr=0.3, momentum=0.9, schedule="warmup_cosine")
 
 
 def resumes_at(recipe) -> int:

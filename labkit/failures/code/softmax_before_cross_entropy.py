@@ -14,7 +14,7 @@ from labkit.training.recipe import Recipe
 # logits varies by 0.01 to 1.
 ROUNDING = 1e-5
 
-healthy = Recipe(depth=3, momentum=0.0, steps=200)
+healthy = Recipe(depth=3, steps=200)
 
 
 def mlp_with_softmax(recipe, data) -> nn.Module:

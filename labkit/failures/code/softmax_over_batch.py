@@ -18,7 +18,7 @@ ALIKE = 1e-5
 # ... and the batch has another: by 0.003 nats and more at one evaluation at least. Outputs that are all 0: by 1e-7.
 OTHER = 1e-3
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def mlp_with_softmax_over_batch(recipe, data) -> nn.Module:

@@ -33,7 +33,7 @@ def sgd_before_new_head(model, recipe):
     return optimizer
 
 
-healthy = Recipe(optimizer=sgd_after_new_head, momentum=0.0, steps=200)
+healthy = Recipe(optimizer=sgd_after_new_head, steps=200)
 sick = healthy.but(optimizer=sgd_before_new_head)
 
 

@@ -9,7 +9,7 @@ from labkit.training.recipe import Recipe
 
 SOME = 0.0  # share of validation passes with gradients on; correct loops have none
 
-healthy = Recipe(depth=4, momentum=0.0)
+healthy = Recipe(depth=4)
 
 
 def evaluate_with_gradients(training, split) -> dict:

@@ -16,7 +16,7 @@ FRESH = 0.3
 # The loss on the same images, at the end over at the start; healthy runs end at 0.02 to 0.1 on digits.
 LEFT = 0.2
 
-healthy = Recipe(momentum=0.0)
+healthy = Recipe()
 
 
 def step_without_zero_grad(training, x, y) -> None:

@@ -16,7 +16,7 @@ CHANGED = 0.5
 LOST = 0.1
 
 ANGLE, SHIFT = 60, 0.2  # degrees, and share of half the image: strong, as for a training set
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def evaluate_augmented(training, split) -> dict:

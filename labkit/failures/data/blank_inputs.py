@@ -11,7 +11,7 @@ from labkit.training.recipe import Recipe
 FLAT = 1e-7
 NOTHING_LEARNED = 0.9  # late batch loss over chance level; blank images give 1.0, healthy photographs 0.6 to 0.7
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def blank(split, recipe, generator):

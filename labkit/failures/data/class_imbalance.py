@@ -15,7 +15,7 @@ ENOUGH = 500  # samples, in the set and drawn from it; with fewer, one class of 
 LEFT_OUT = 2.0  # validation loss over the late batch loss; healthy: 1.0 to 1.3, imbalanced: 7 to 11
 
 COMMON, MANY, FEW = 2, 1000, 20
-healthy = Recipe(lr=0.02, momentum=0.0, steps=300)
+healthy = Recipe(lr=0.02, steps=300)
 
 
 def imbalanced(split):

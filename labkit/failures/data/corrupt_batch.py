@@ -10,7 +10,7 @@ from labkit.training.recipe import Recipe
 MOST = 0.5
 
 STEP, FACTOR = 270, 100
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def one_corrupt_batch(split, recipe, generator):

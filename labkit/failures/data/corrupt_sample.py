@@ -10,7 +10,7 @@ from labkit.training.recipe import Recipe
 A_FEW = 0.5
 
 STEP, FACTOR = 270, 300
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def one_corrupt_sample(split, recipe, generator):

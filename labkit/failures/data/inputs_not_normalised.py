@@ -18,7 +18,7 @@ VIOLENT, WINDOW = 0.5, 10
 SURPRISED, LEFT, MUCH = 3.0, 0.25, 0.5
 RISE = 3.0  # the loss over its first value; where raw inputs do no harm it only falls; SGD 0.1: 1e4 and more
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 sick = healthy.but(inputs="raw")
 
 

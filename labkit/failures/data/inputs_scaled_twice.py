@@ -17,7 +17,7 @@ NARROW, SMALL = 0.02, 0.05
 # for it on digits (0.14): then the small inputs do no harm.
 LEFT = 0.5
 
-healthy = Recipe(inputs="unit", momentum=0.0)
+healthy = Recipe(inputs="unit")
 
 
 def scale_again(net: torch.nn.Module, inputs: tuple) -> tuple:

@@ -14,7 +14,7 @@ CHANGING = 0.3
 NOTHING_LEARNED = 0.85  # late batch loss over chance level; independent labels give 1.0
 NOT_BLANK = 1e-4  # standard deviation of the inputs: blank images are all identical and have every label
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def labels_from_another_stream(split, recipe, generator):

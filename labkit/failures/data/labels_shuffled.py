@@ -38,7 +38,7 @@ NOT_BLANK = 1e-4  # standard deviation of the inputs
 EVALUATIONS, LATER, SOME, NEVER, BUSIER, FAINT = 4, 0.9, 0.4, 0.93, 5e-3, 0.05
 WORSE = 1.3  # the highest of these losses on the probe; shuffled up to 1.2. Where it rises further, steps are wrong
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def shuffled_labels(split, recipe, generator):

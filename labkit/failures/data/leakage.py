@@ -13,7 +13,7 @@ from labkit.training.recipe import Recipe
 SHARED = 0.01
 LEAKED = 2  # every second validation image, as after a split that follows augmentation, or two merged downloads
 
-healthy = Recipe(samples=2000, momentum=0.0, steps=400)
+healthy = Recipe(samples=2000, steps=400)
 
 
 def with_validation_images(split, recipe, generator):

@@ -12,7 +12,7 @@ ENOUGH = 100  # samples; fewer could be of one class by chance, or come from one
 WRONG = 0.5  # validation accuracy; one class of ten gives 0.12
 
 CLASS = 3
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def only_threes(split, recipe, generator):

@@ -16,7 +16,7 @@ BATCH = 16  # samples; smaller batches hold few classes in any order
 FORGOTTEN = 2.0  # loss on fixed training images over the late batch loss; healthy: 0.9 to 1.0, sorted: 60 and more
 NOTHING_LEARNED = 0.85  # or that loss over chance level: with momentum a sorted run learns nothing at all
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def sorted_by_class(split, recipe, generator):

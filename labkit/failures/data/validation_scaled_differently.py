@@ -15,7 +15,7 @@ STRETCHED = 1.5
 GAP = 0.6
 TIMES = 2.0  # and their ratio: if training images are just as bad, the scale is not the problem
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def evaluate_raw(training, split) -> dict:

@@ -39,7 +39,7 @@ failure = FailureMode(
     title="Sampler missing",
     cures={"a DistributedSampler, which gives each process its own share": sick.but(batches=processes.dealt)},
     false_cures={"four processes instead of two": sick.but(processes=4)},
-    harm=0.01,
+    harm=0.0,
     costs="Two processes do the work of one: an epoch takes twice the steps, and the mean of two equal gradients is "
     "as noisy as a single one.",
     symptom="Training works, but an epoch takes as many steps as with one process: more processes are no faster. At a "

@@ -12,7 +12,7 @@ FITTED = 0.99  # training accuracy: the net has reached a minimum; all runs here
 MATCHED = (0.015, 0.06)
 SHARP = 6.0  # top Hessian eigenvalue there. Full batch: 7.4 to 8; with three times the learning rate: 4.3 to 4.6.
 
-healthy = Recipe(samples=1000, batch_size=16, width=64, momentum=0.0, steps=600)
+healthy = Recipe(samples=1000, batch_size=16, width=64, steps=600)
 sick = healthy.but(batch_size=1000, steps=300)
 
 

@@ -16,7 +16,8 @@ MEMORISED = 0.99  # training accuracy; a net that still misses training images h
 # small programs end at 0.03 to 0.45 in both; twelve samples at 0 to 0.03 and 0.5 to 3.
 FITTED, USELESS = 0.05, 0.45
 
-healthy = Recipe()
+# Adam memorises within these 400 steps; the validation loss of plain SGD only rises to 1.2 times its lowest.
+healthy = Recipe(optimizer="adam", lr=0.003)
 sick = healthy.but(samples=100)
 
 
@@ -82,7 +83,6 @@ failure = FailureMode(
         Knob("width", (8, 512), log=True),
         Knob("augment", ("none", "crop", "affine")),
     ),
-    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
     headline=3,
     symptom_tree=(Branch("validation worse", "Training accuracy?", "100 %: memorised"),),
     classic=ClassicCurve(8, "overfits"),

@@ -16,7 +16,7 @@ GROWTH = 1.4
 STACK = 4  # minimum number of hidden activations: an explosion is a product of many factors
 LOST = 1.0  # of chance level: with clipping the loss ends at 1e3 instead of NaN
 
-healthy = Recipe(depth=10, width=64, init="he", momentum=0.0, lr=0.05)
+healthy = Recipe(depth=10, width=64, init="he", lr=0.05)
 sick = healthy.but(init="normal", init_scale=0.5)
 
 

@@ -14,7 +14,7 @@ RATIO = 1e-3
 FAINT = 1e-4  # the first layer's norm itself; sigmoid nets have 1e-5 to 1e-7, healthy ones 0.4 to 2
 DEAD = 0.5  # a dead layer passes no gradient back either, and is another failure
 
-healthy = Recipe(depth=10, width=64, activation="tanh", init="xavier", momentum=0.0)
+healthy = Recipe(depth=10, width=64, activation="tanh", init="xavier")
 sick = healthy.but(activation="sigmoid")
 
 

@@ -15,7 +15,7 @@ WEAK = 0.4  # gradient norm on the plateau over its later peak. Healthy runs hav
 GROWTH = 100
 MOVES = 1e-3  # median update as a share of the layer, on the plateau: of the usual size, 0.01 in the last layer
 
-healthy = Recipe(depth=5, width=32, activation="tanh", init="xavier", momentum=0.0, steps=300)
+healthy = Recipe(depth=5, width=32, activation="tanh", init="xavier", steps=300)
 sick = healthy.but(init="normal", init_scale=0.05)
 
 

@@ -15,7 +15,7 @@ LONG = 75  # and never below 2: growth needs two points
 GROWTH = 1e3
 STEADY = 0.95  # correlation of its logarithm with the step: an exponential is a straight line there (here 0.99)
 
-healthy = Recipe(width=64, activation="tanh", init="xavier", momentum=0.0, lr=0.05, steps=200)
+healthy = Recipe(width=64, activation="tanh", init="xavier", lr=0.05, steps=200)
 sick = healthy.but(init="normal", init_scale=1e-8)
 
 

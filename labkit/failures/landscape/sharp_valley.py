@@ -13,7 +13,7 @@ RISE = 1.3  # the smoothed loss at the end over its lowest. Healthy runs end nea
 BEYOND = 1.9  # learning rate times curvature: at 2 an update ends as high on the opposite wall. Here 2.08.
 
 # Least squares with one layer: the loss is exactly quadratic, with a curvature of 50.8 everywhere.
-healthy = Recipe(depth=1, loss="mean_squared_error", samples=1000, batch_size=1000, momentum=0.0, lr=0.03, steps=150)
+healthy = Recipe(depth=1, loss="mean_squared_error", samples=1000, batch_size=1000, lr=0.03, steps=150)
 sick = healthy.but(lr=0.041)
 
 

@@ -26,7 +26,7 @@ CLIPPED = 0.5  # share of clipped steps above which clipping, not the learning r
 # weights hide the updates.
 ODD = 2.0
 
-healthy = Recipe(momentum=0.0)
+healthy = Recipe()
 sick = healthy.but(lr=0.003)
 
 

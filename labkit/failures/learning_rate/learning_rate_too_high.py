@@ -82,7 +82,6 @@ failure = FailureMode(
         "dead_relu_by_learning_rate",
     ),
     faces={"two_layers": {"depth": 2}},  # no NaN: a jump, then dead units at chance level
-    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
     headline=1,
     symptom_tree=(
         Branch("not finite", "Where does it first appear?", "after updates larger than the weights", place=2),

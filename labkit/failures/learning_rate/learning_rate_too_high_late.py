@@ -20,7 +20,8 @@ MOVING = 0.01  # the median late update as a share of its layer; decayed 0.0008,
 DECAYED = 0.5  # the last learning rate over the highest; after decay it is not too high late
 MANY = 48  # samples in a batch; with fewer the batch is too small
 
-healthy = Recipe(activation="tanh", lr=0.5, schedule="cosine")
+# With momentum, which makes the noise of a constant LR visible within 400 steps: plain SGD at 0.5 still reaches 94 %.
+healthy = Recipe(activation="tanh", lr=0.5, momentum=0.9, schedule="cosine")
 sick = healthy.but(schedule="constant")
 
 

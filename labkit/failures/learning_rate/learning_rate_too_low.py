@@ -54,7 +54,6 @@ failure = FailureMode(
         Knob("momentum", (0.0, 0.9)),
         Knob("steps", (100, 1000)),
     ),
-    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
     headline=2,
     symptom_tree=(Branch("never moves", "Update-to-weight ratio?", "below 0.0001, healthy gradients"),),
     classic=ClassicCurve(2, "never moves"),

@@ -56,6 +56,5 @@ failure = FailureMode(
         Knob("lr", (0.01, 0.3), log=True),
         Knob("steps", (100, 1000)),
     ),
-    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
     classic=ClassicCurve(7, "stalls early"),
 )

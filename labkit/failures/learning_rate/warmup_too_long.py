@@ -13,7 +13,7 @@ STEPS = 20  # anything shorter may be the start of a longer run
 WHOLE = 0.9  # of the planned steps; a run that was stopped during its warm-up does not count
 HIGH = 0.2  # the loss in the last quarter; here 0.48 to 0.5, with a warm-up of 40 steps 0.14
 
-healthy = Recipe(schedule="warmup_cosine", momentum=0.0, lr=0.2)
+healthy = Recipe(schedule="warmup_cosine", lr=0.2)
 sick = healthy.but(warmup=4000)
 
 

@@ -60,7 +60,7 @@ failure = FailureMode(
         "Adam: better, but still five points lower": sick.but(optimizer="adam", lr=0.003),
         "a learning rate ten times lower": sick.but(lr=0.01),
     },
-    harm=0.3,
+    harm=0.2,
     symptom="The first loss is 12 to 19 times ln(classes), although inputs and hidden layers look healthy. "
     "The first updates wreck the hidden layers, and half of their units die.",
     mechanism="The gradient reaches the hidden layers through the head's weights, and is a hundred times too large "
@@ -78,5 +78,4 @@ failure = FailureMode(
         Knob("depth", (2, 5)),
     ),
     also_causes=("learning_rate_too_high", "dead_relu", "vanishing_gradients"),
-    cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
 )

@@ -19,7 +19,7 @@ SHRUNK = 0.4
 # 0.1, photographs 0.6, but their weights grow.
 LEFT = 0.5
 
-healthy = Recipe(momentum=0.0, steps=300)
+healthy = Recipe(steps=300)
 
 
 def penalised_step(training, x, y, strength: float) -> None:

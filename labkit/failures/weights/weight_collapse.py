@@ -16,7 +16,7 @@ FADED = 0.05
 SHRUNK, SILENCED = 0.3, 0.7
 LOST = 0.9  # of chance level, at the end: a net with no weights left is at 1.00
 
-healthy = Recipe(momentum=0.0, weight_decay=1e-4)
+healthy = Recipe(weight_decay=1e-4)
 sick = healthy.but(weight_decay=2.0)
 
 
