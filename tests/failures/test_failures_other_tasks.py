@@ -180,6 +180,56 @@ def test_labels_are_judged_after_some_evaluations(evaluations, named):
     assert seen("labels_shuffled", run) is named
 
 
+def with_targets(mean=0.0, deviation=1000.0, left=0.3):
+    tests = {"target_mean": mean, "target_std": deviation}
+    return run_of(probe_loss=np.linspace(3.0, left, 5), facts={"task": "numbers", "probe_tests": tests})
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (with_targets(), True),
+        (with_targets(mean=2000.0, deviation=1.0), True),
+        (with_targets(mean=-2000.0, deviation=1.0), True),
+        (with_targets(deviation=11.0), True),  # FAR
+        (with_targets(deviation=9.0), False),
+        (with_targets(mean=9.0, deviation=9.0), False),
+        (with_targets(left=0.16), True),  # LEFT
+        (with_targets(left=0.14), False),
+        (run_of(probe_loss=0.9, facts={"task": "numbers"}), False),  # no probe with numbers: nothing is known
+    ],
+)
+def test_targets_far_from_unit_scale(run, named):
+    assert seen("targets_not_scaled", run) is named
+
+
+def compared(truth=2.0, swapped=2.0, left=1.0, task="numbers"):
+    """Of a loss; `truth` and `swapped` as shares of the loss of a constant prediction."""
+    tests = {"truth": CONSTANT * truth, "swapped": CONSTANT * swapped}
+    return run_of(probe_loss=np.linspace(1.2, left, 5), facts={"task": task, "probe_tests": tests})
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (compared(), True),
+        (compared(task="yes or no"), True),
+        (compared(task="classes"), False),  # TASKS
+        (compared(truth=1.99), True),  # SAME
+        (compared(truth=1.97), False),
+        (compared(truth=2.03), False),
+        (compared(truth=0.91, swapped=0.91), True),  # NO_BETTER
+        (compared(truth=0.89, swapped=0.89), False),
+        (compared(truth=0.0, swapped=0.0), False),  # targets that are all equal
+        (compared(left=0.91), True),  # LEFT
+        (compared(left=0.89), False),
+        (run_of(probe_loss=1.0, facts={"task": "numbers"}), False),
+    ],
+)
+def test_a_loss_that_compares_every_output_with_every_target(run, named):
+    assert seen("loss_broadcast", run) is named
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 
