@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import ClassicCurve, Evidence, FailureMode, Knob
-from labkit.failures.signs import oscillation
+from labkit.failures.signs import left_over, oscillation
 from labkit.recording.run import Run
 from labkit.recording.summaries import quarters
 from labkit.training.recipe import Recipe
@@ -17,12 +17,34 @@ FALLING = 0.75  # the last quarter's training loss over the third's; below, the 
 FELL = 0.7  # and over the very first loss; above, it never learned, for another reason
 MOVING = 0.01  # median late update as a share of its layer; with a suitable learning rate 0.006, here 0.016 to 0.019
 DECAYED = 0.5  # the last learning rate over the highest; decay removes the noise of any batch
+# For any task: batches of one or two samples, without batch norm, and what is left of the loss of a constant prediction
+# after at least ENOUGH steps. Small programs with batches of one 0.5 to 0.75; with their own batches 0.01 to 0.46.
+TINY, LEFT, UNLEARNED, ENOUGH = 2, 0.47, 0.95, 100
 
 healthy = Recipe()
 sick = healthy.but(batch_size=32)
 
 
+def single_samples(run: Run) -> Evidence | None:
+    """Batches so small that every gradient is mostly noise: the net has learned something, and far from enough."""
+    size, left = run.facts.get("batch_length") or np.inf, left_over(run)
+    if size > TINY or len(run) < ENOUGH or run.facts.get("batch_norms") or not LEFT < left < UNLEARNED:
+        return None
+    return Evidence(
+        seen=f"batches of {size}; after {len(run)} steps {left:.2f} of the loss of a constant prediction is left",
+        usual="batches of 8 or more",
+        onset=0,
+        place="batches",
+        confidence=0.7,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return single_samples(run) or never_settles(run)
+
+
+def never_settles(run: Run) -> Evidence | None:
+    """Does the loss on the same samples rise as often as it falls, at a learning rate that does not decay?"""
     size, means, lr = run.facts.get("batch_length") or np.inf, quarters(run["loss"]), run["lr"]
     if size > FEW or lr[-1] < DECAYED * lr.max():
         return None

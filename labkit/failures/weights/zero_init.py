@@ -57,6 +57,6 @@ failure = FailureMode(
         Knob("depth", (1, 4)),
         Knob("optimizer", ("sgd", "adam")),
     ),
-    also_causes=("dead_relu", "vanishing_gradients"),
+    also_causes=("dead_relu", "vanishing_gradients", "learning_rate_left_low"),
     cifar10={"momentum": 0.0},  # with momentum, LR 0.1 is itself too high for these larger inputs
 )
