@@ -406,6 +406,28 @@ def layer_of(parameter: str) -> str:
     return parameter.rpartition(".")[0] or parameter
 
 
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)  # tables that are looked up: no sum over inputs
+
+
+@torch.no_grad()
+def first_weights(model: nn.Module) -> dict[str, dict[str, float]]:
+    """Of every layer that multiplies by weight matrices: its number of units, its gain, and whether all are alike.
+
+    The gain is the size of a weight times the square root of the number of inputs: how many times larger outputs are
+    than inputs, both standard deviations. `alike` is 1 where all entries of each matrix are the same number, else 0.
+    """
+    found = {}
+    for name, module in model.named_modules():
+        weights = [real(each) for each in module.parameters(recurse=False) if each.ndim >= 2 and each.numel()]
+        if not weights or isinstance(module, EMBEDDINGS):
+            continue
+        sizes = [float(each.double().square().mean().sqrt()) * math.sqrt(each[0].numel()) for each in weights]
+        alike = all(bool((each == each.flatten()[0]).all()) and each.numel() > 1 for each in weights)
+        units = getattr(module, "hidden_size", len(weights[0]))  # the matrices of recurrent layers hold gates too
+        found[name or type(module).__name__] = {"units": float(units), "gain": max(sizes), "alike": float(alike)}
+    return found
+
+
 class ActivationMeter:
     """Mean, standard deviation and saturation of inputs, activations and outputs, on part of each batch."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from labkit.recording.guard import Guard, ProtectedHook
-from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column
+from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column, first_weights
 from labkit.recording.nan_hunt import hunt
 from labkit.recording.past import MOST, Past, chapter_length
 from labkit.recording.run import Run
@@ -254,6 +254,7 @@ class Recorder(LossRecorder):
         self.device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
         super().__init__(optimizer, self.device, check_every)
         self.weights = self._try(WEIGHTS, lambda: WeightMeter(model))
+        self.first_weights = self._try(WEIGHTS, lambda: first_weights(model)) or {}
         self.activations = ActivationMeter(model, called)
         self.samples = SampleLog(model, self.optimizers, called)
         self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
@@ -359,6 +360,7 @@ class Recorder(LossRecorder):
         if self.weights:
             facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
             facts["never_trained"] = self._try(WEIGHTS, self.weights.fresh) or []
+            facts["first_weights"] = self.first_weights
         if self.probe and self.probe.constant_loss is not None and math.isfinite(self.probe.constant_loss):
             facts["constant_loss"] = self.probe.constant_loss
         if self.tested:
