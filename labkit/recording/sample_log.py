@@ -100,6 +100,8 @@ class SampleLog:
         self.trained.write([each.sample for each in passes if each.sample is not None])
         if self.foreign is None:  # the loop calls parts of the net
             self.foreign = foreign_weights(loss, self.model)
+        while len(self.hooks) > 1:  # what the outputs depend on is known
+            self.hooks.pop().remove()
         if torch.is_tensor(labels) and labels.ndim == 1 and labels.dtype in CLASS_TYPES:
             self.labels.append(labels.detach().clone())  # a loop may use the same memory again
 
