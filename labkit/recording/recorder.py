@@ -22,8 +22,8 @@ SAMPLES, PROBE, ORIGIN = "samples and labels", "the probe", "the origin of a non
 TESTS = "the tests on the probe"
 CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check synchronises; on a CPU every step is checked
 # Measured in full, that is with activations, extremes and near-zero shares: the first steps, where most failures show;
-# then every eighth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
-FIRST_FULL, FULL_EVERY, AFTER_JUMP = 50, 8, 8
+# then every sixteenth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
+FIRST_FULL, FULL_EVERY, AFTER_JUMP = 50, 16, 8
 # Standard deviations above the running mean of the last MEMORY steps or so. 30 healthy runs of the catalogue jump twice
 # in 10,750 steps; a corrupt batch always does.
 JUMP, MEMORY = 6.0, 64
@@ -246,7 +246,7 @@ class Recorder(LossRecorder):
         called=None,
         guard=None,
     ):
-        """`full_every=8` measures every eighth step in full, beside the first 50 and those after a jump.
+        """`full_every=16` measures every sixteenth step in full, beside the first 50 and those after a jump.
 
         `guard` decides what happens when an instrument fails: by default it raises.
         """
@@ -289,7 +289,7 @@ class Recorder(LossRecorder):
 
     def _protecting(self, instrument: str) -> Callable[[Callable], Callable]:
         """For hooks on the net: a decorator that lets no error of the instrument through."""
-        return lambda hook: ProtectedHook(lambda *inputs: self._try(instrument, lambda: hook(*inputs)))
+        return lambda hook: ProtectedHook(self.guard, instrument, lambda: self.updates, hook)
 
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results, and examine the fixed probe batch at the same time."""

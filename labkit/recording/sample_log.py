@@ -100,6 +100,8 @@ class SampleLog:
         self.trained.write([each.sample for each in passes if each.sample is not None])
         if self.foreign is None:  # the loop calls parts of the net
             self.foreign = foreign_weights(loss, self.model)
+        while len(self.hooks) > 1:  # what the outputs depend on is known
+            self.hooks.pop().remove()
         if torch.is_tensor(labels) and labels.ndim and labels.numel() == len(labels):
             kind = torch.float32 if labels.is_floating_point() else labels.dtype
             if kind in (*CLASS_TYPES, torch.float32):  # a copy: a loop may use the same memory again
