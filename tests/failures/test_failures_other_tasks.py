@@ -71,6 +71,40 @@ def test_where_a_schedule_made_the_rate_low_the_schedule_is_named_first(decays, 
     assert diagnose(run)[0].name == first
 
 
+def ended(steps=20, left=0.8, ratio=0.02, gain=0.1, last=0.85, **facts):
+    """A run that ends early; losses as shares of the loss of a constant prediction."""
+    tests = {"loss": CONSTANT * left, "best_loss": CONSTANT * (left - gain)}
+    losses = np.repeat([1.0, (1 + last) / 2, last], [len(part) for part in np.array_split(np.ones(steps), 3)])
+    return run_of(
+        steps, facts={"probe_tests": tests, **facts}, loss=losses, probe_loss=np.linspace(1, left, 5),
+        update_ratio=np.full((steps, 3), ratio),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (ended(), True),
+        (ended(steps=8), True),  # FEWEST
+        (ended(steps=7), False),
+        (ended(left=0.41), True),  # LEFT
+        (ended(left=0.39), False),
+        (ended(ratio=0.049), True),  # TRAVELLED: 20 steps of 0.05 make 1
+        (ended(ratio=0.051), False),
+        (ended(ratio=0.0051), True),  # BUSY
+        (ended(ratio=0.0049), False),
+        (ended(gain=0.011), True),  # GAIN
+        (ended(gain=0.009), False),
+        (ended(last=0.96), True),  # FALL
+        (ended(last=0.98), False),
+        (ended(stopped="on request"), False),  # somebody ended it, and knows
+        (ended(probe_tests={}), False),  # a live diagnosis: the run goes on
+    ],
+)
+def test_training_that_ends_while_the_loss_falls_steeply(run, named):
+    assert seen("training_not_finished", run) is named
+
+
 # --- dropout --------------------------------------------------------------------------------------
 
 
