@@ -76,4 +76,6 @@ failure = FailureMode(
         "exploding_gradients",
         "runaway_weights",
     ),
+    # On photographs, at a constant LR, the running statistics lag behind the net: the loss in eval mode bounces by 8 %.
+    cifar10={"schedule": "cosine"},
 )
