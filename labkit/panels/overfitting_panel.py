@@ -18,7 +18,7 @@ from labkit.recording.run import Run
 from labkit.recording.traces import TRACES
 from labkit.training.recipe import Recipe
 
-BASE = Recipe(optimizer="adam", lr=0.003)  # as in `too_few_samples`: it memorises 100 images within the run
+BASE = Recipe(depth=3, optimizer="adam", lr=0.003)  # as in `too_few_samples`: it memorises 100 images within the run
 FEW = BASE.but(samples=100)
 PRESETS = {
     "10,000 images": BASE,

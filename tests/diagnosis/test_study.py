@@ -209,7 +209,7 @@ def test_a_false_cure_is_not(calls):
 def test_the_twin_has_the_data_set_the_seed_and_the_setting_of_the_recipe(calls, quick):
     recipe = quick.sick.but(data="cifar10", seed=4)
     is_cured(LOW.name, recipe)
-    assert calls == [recipe, quick.healthy.but(data="cifar10", seed=4, momentum=0.0)]
+    assert calls == [recipe, quick.healthy.but(data="cifar10", seed=4)]
 
 
 def test_a_data_set_of_ones_own_keeps_the_healthy_recipe(calls, quick):

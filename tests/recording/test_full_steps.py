@@ -101,7 +101,7 @@ def test_a_corrupt_batch_is_looked_at_in_full():
     def corrupt(split, recipe, generator):
         for step in range(recipe.steps):
             chosen = torch.randint(len(split.y), (recipe.batch_size,), generator=generator)
-            yield split.x[chosen] * (50 if step == 101 else 1), split.y[chosen]
+            yield split.x[chosen] * (-50 if step == 101 else 1), split.y[chosen]
 
     sick, healthy = trained(recipe.but(batches=corrupt)), trained(recipe)
     everything = train(recipe.but(batches=corrupt), progress=False, full_every=1)

@@ -21,7 +21,7 @@ SEALED = {
     "A": (RATE, FAILURES["scheduler_stepped_per_batch"].sick.but(steps=200)),
     "B": (METRIC, FAILURES["metric_broadcast"].sick.but(steps=200)),
     "C": (SADDLE, FAILURES["saddle_point"].sick.but(steps=150)),
-    "D": (CONVERGED, Recipe(steps=300, seed=3)),
+    "D": (CONVERGED, Recipe(momentum=0.9, steps=300, seed=3)),
     "E": (OVERFIT, FAILURES["too_few_samples"].sick.but(steps=200)),
 }
 

@@ -8,8 +8,8 @@ from labkit.recording.summaries import fixed_loss
 from labkit.training import models
 from labkit.training.recipe import Recipe
 
-# The loss on the same images, at the end over at the start. Healthy runs of 200 steps end at 0.04 on digits; frozen
-# ones at 0.4, and at 0.95 on photographs. Frozen layers that do no harm (a good pretrained body) are not a failure.
+# The loss on the same images, at the end over at the start. Healthy runs of 200 steps end at 0.1 to 0.12 on digits;
+# frozen ones at 0.82, and at 0.95 on photographs. Frozen layers that do no harm (a pretrained body) are no failure.
 LEFT = 0.2
 
 healthy = Recipe(depth=3, steps=200)
@@ -51,9 +51,9 @@ failure = FailureMode(
     title="Frozen layers",
     cures={"requires_grad on for every layer": sick.but(model="mlp")},
     false_cures={
-        "ten times the learning rate: 78 % instead of 93 %": sick.but(lr=1.0),
-        "twice as many steps: 75 %": sick.but(steps=400),
-        "Adam: 70 %": sick.but(optimizer="adam", lr=0.003),
+        "ten times the learning rate: 71 % instead of 91 %": sick.but(lr=1.0),
+        "twice as many steps: 66 %": sick.but(steps=400),
+        "Adam: 69 %": sick.but(optimizer="adam", lr=0.003),
     },
     harm=0.15,
     symptom="The net learns slowly and stops well below the accuracy that its size should give. No error is raised.",

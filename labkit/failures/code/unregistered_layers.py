@@ -11,8 +11,8 @@ from labkit.recording.summaries import fixed_loss
 from labkit.training import models
 from labkit.training.recipe import Recipe
 
-# The loss on the same images, at the end over at the start. Healthy runs of 200 steps end at 0.04 on
-# digits; with hidden layers that never learn, at 0.4, and at 0.95 on photographs.
+# The loss on the same images, at the end over at the start. Healthy runs of 200 steps end at 0.1 to 0.12
+# on digits; with hidden layers that never learn, at 0.82, and at 0.95 on photographs.
 LEFT = 0.2
 
 
@@ -73,8 +73,8 @@ failure = FailureMode(
     title="Unregistered layers",
     cures={"nn.ModuleList instead of a list": sick.but(model=hidden_layers_in_a_module_list)},
     false_cures={
-        "twice as many steps: 75 % instead of 93 %": sick.but(steps=400),
-        "Adam: 70 %": sick.but(optimizer="adam", lr=0.003),
+        "twice as many steps: 66 % instead of 91 %": sick.but(steps=400),
+        "Adam: 69 %": sick.but(optimizer="adam", lr=0.003),
     },
     harm=0.15,
     symptom="The net learns a little and stops early. The parameter count is far too small, and the checkpoint lacks "

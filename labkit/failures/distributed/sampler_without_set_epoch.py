@@ -50,7 +50,7 @@ failure = FailureMode(
     false_cures={"smaller batches: 32": sick.but(batch_size=32)},
     harm=0.0,
     costs="Shuffling happens only once: every image shares its batch with the same images in every epoch, and each "
-    "process only ever sees its own half. On digits it cost between zero and three points, depending on the seed.",
+    "process only ever sees its own half. In five epochs on digits it cost less than a point.",
     symptom="Nothing in the curves. The processes see different samples, as they should, but each sees its own in the "
     "same order in every epoch.",
     mechanism="The sampler shuffles with seed + epoch, and the epoch stays 0 unless the loop sets it. All processes "

@@ -8,7 +8,7 @@ from labkit.recording.run import Run
 from labkit.recording.summaries import fixed_loss, typical
 from labkit.training.recipe import Recipe
 
-# The median update as a share of the layer. Healthy short runs: 1e-3 to 3e-2; LR 1e-6: 3e-6.
+# The median update as a share of the layer. Healthy short runs: 1e-3 to 3e-2; LR 1e-6: 3e-7.
 TINY = 1e-4
 ALIVE = 1e-3  # gradient norm; below it the gradients themselves are the problem, not the learning rate
 
@@ -41,8 +41,8 @@ failure = FailureMode(
     false_cures={"ten times as much: LR 1e-5": sick.but(lr=1e-5)},
     harm=0.8,
     symptom="The loss stays at its first value, without a NaN and with gradients of healthy size.",
-    mechanism="Each step changes the weights by a millionth of their size: the direction is right, the steps are too "
-    "short. The run would need a hundred thousand times as many.",
+    mechanism="Each step changes the weights by less than a millionth of their size: the direction is right, the steps "
+    "are too short. The run would need a hundred thousand times as many.",
     first_check="The ratio of update to weight: below 1e-4 with healthy gradients, the learning rate is too low.",
     remedy="Raise the learning rate by factors of ten until the loss falls clearly within the first epoch.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",
