@@ -1,5 +1,6 @@
 """What the tests of hostile input share: how many inputs, which errors are clear, how bytes are damaged."""
 
+import functools
 import math
 import os
 import random
@@ -19,10 +20,36 @@ AMOUNT = int(os.environ.get("LABKIT_HOSTILE", QUICK))
 SEED = int(os.environ.get("LABKIT_HOSTILE_SEED", 0))
 CLEAR = (RecipeError, RunError, UnknownFailure)  # the errors that say what was expected, what came and what to do
 
+COUNTS: dict[str, Counter] = {}  # test -> how many inputs were tried, got a clear error, and gave a traceback
+
 # The same inputs in every run, so that a failure can be repeated; no deadline, because the machine may be busy.
-hostile = settings(
+drawn = settings(
     max_examples=AMOUNT, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def count(what: str) -> None:
+    """One more, for the table at the end of `make hostile`."""
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].partition(" ")[0]
+    COUNTS.setdefault(test, Counter())[what] += 1
+
+
+def hostile(test: Callable) -> Callable:
+    """A test that is given AMOUNT inputs by hypothesis, and counts them."""
+    inner = test.hypothesis.inner_test
+
+    @functools.wraps(inner)
+    def counted(*given, **named):
+        count("tried")
+        try:
+            return inner(*given, **named)
+        except Exception:
+            count("failed")
+            raise
+
+    test.hypothesis.inner_test = counted
+    return drawn(test)
+
 
 NUMBERS = (
     0, -1, 1, 2, 10**18, 2**63, 10**400, -(10**400), 0.0, -0.0, 0.5, 1e-320, 1e308, -1e308,
@@ -61,15 +88,19 @@ def tracebacks(cases: Iterable, use: Callable, clear: tuple[type[BaseException],
     """Every case whose use raised something else than a clear error, with that error in words."""
     found = []
     for number, case in enumerate(cases):
+        count("tried")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 use(case)
         except clear as error:
+            if isinstance(error, CLEAR):
+                count("clear errors")
             if len(str(error)) < 10:  # words, and not only a name
                 found.append(f"{number}: too short: {error!r}")
         except Exception as error:
             found.append(f"{number}: {where(error)}: {type(error).__name__}: {str(error)[:200]}")
+            count("failed")
     return found
 
 

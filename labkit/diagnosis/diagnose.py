@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import Evidence, FailureMode
-from labkit.failures.signs import LOOKS, looks
+from labkit.failures.signs import LONG_ENOUGH, LOOKS, Look, left_over, looks, ruled_out
 from labkit.recording.run import NoTrace, Run
+from labkit.recording.summaries import chance_loss
 
 # Of two failures with the same onset, the cause is listed before the consequence: a dead net shows every sign
 # of a vanishing gradient, a diverged one every sign of dead units, and none of them generalises.
@@ -19,7 +20,10 @@ UNSURE = "unsure"
 WEAK = 0.7  # evidence with less than this comes from excluding others: it is listed behind direct evidence
 THIN = 0.5  # evidence with less confidence than this is not reported
 SHOWN = 4  # candidates, or look-alikes that were ruled out: nobody reads more
-ALARMING = ("error", "not finite", "jumps", "never moves")  # loss curves that no healthy run has
+ALARMING: tuple[Look, ...] = ("error", "not finite", "jumps", "never moves")  # loss curves that no healthy run has
+# The loss at the end over that of a constant prediction. Healthy small programs of every task end at 0.01 to 0.46 on
+# the probe (perceptrons on photographs at 0.75) and at 0.02 to 0.61 in validation.
+UNLEARNED, USELESS = 0.87, 1.0
 
 
 @dataclass(frozen=True)
@@ -121,32 +125,54 @@ def _how_common(name: str) -> int:
     return COMMON.index(topic) if topic in COMMON else len(COMMON)
 
 
-def unsure(run: Run, answers: dict) -> list[Diagnosis]:
-    """The candidates for a run that looks wrong and matches no signature."""
+def alarming(run: Run) -> tuple[Look, str] | None:
+    """What is clearly wrong with a run, and the same in words; None where nothing is."""
     try:
         look = looks(run)
+        if look in ALARMING:
+            return look, LOOKS[look]
+        left = left_over(run)
+        if len(run) >= LONG_ENOUGH and left > UNLEARNED:
+            return "stops too high", f"at the end {left:.2f} of the loss of a constant prediction is left"
+        validated = float(run["val_loss"][-1] / chance_loss(run))
+        if len(run) >= LONG_ENOUGH and left < UNLEARNED and validated > USELESS:
+            words = (
+                f"{left:.2f} of the loss of a constant prediction is left on the probe, {validated:.2f} in validation"
+            )
+            return "validation worse", words
     except NoTrace:
+        pass
+    return None
+
+
+def unsure(run: Run, answers: dict) -> list[Diagnosis]:
+    """The candidates for a run that looks wrong and matches no signature."""
+    wrong = alarming(run)
+    if wrong is None:
         return []
-    if look not in ALARMING:
-        return []
+    look, words = wrong
+    excluded = ruled_out(run)
     alike = sorted((name for name, mode in FAILURES.items() if mode.looks == look), key=_how_common)
     if "grad_norm" in run:  # with instruments, a failure they could not test is likelier than one they did
         alike = [name for name in alike if isinstance(answers[name], NoTrace)] or alike
+    alike = [name for name in alike if name not in excluded] or alike
     chosen = alike[:SHOWN]
     first = FAILURES[chosen[0]]
     more = f" and {len(alike) - SHOWN} more" if len(alike) > SHOWN else ""
     origin = run.facts.get("first_nonfinite") or {}
     titles = ", ".join(FAILURES[name].title.lower() for name in chosen)
+    tested = "".join(f"; {each}" for each in dict.fromkeys(excluded.values()))
     return [
         Diagnosis(
             name=UNSURE,
             title="Unsure",
             onset=int(origin.get("step", 0)),
             place=origin.get("place", ""),
-            seen=f"{LOOKS[look]}, and no failure shows its own signs in what was recorded over {len(run)} steps",
+            seen=f"{words}, and no failure shows its own signs in what was recorded over {len(run)} steps{tested}",
             usual="a loss that falls from the first 10 steps on",
             prescription=f"It may be {titles}{more}. The cheapest test: {first.first_check}",
             confidence=0.3,
+            rules_out=tuple(excluded),
             candidates=tuple(alike),
         )
     ]

@@ -71,7 +71,7 @@ def watch(
     `strict=True` it raises.
 
     `every=10` measures every tenth step. Losses, norms and means are taken at each measured step; activations, extremes
-    and near-zero shares at the first 50 of them, after jumps, and at every eighth, or at all with `full_every=1`.
+    and near-zero shares at the first 50 of them, after jumps, and at every 16th, or at all with `full_every=1`.
     `on_alarm` is "print", "raise" or a function of a `Diagnosis`; it is called once for each failure found while you
     train. `scaler` is your GradScaler and `autocast` your autocast context (`lambda: torch.autocast("cuda")`), if you
     train in mixed precision.

@@ -6,7 +6,61 @@ from typing import Literal
 import numpy as np
 
 from labkit.recording.run import Run
-from labkit.recording.summaries import chance_loss, fixed_loss, late_loss
+from labkit.recording.summaries import chance_loss, fixed_loss, late_loss, total_norm
+
+
+def tested(run: Run) -> dict[str, float]:
+    """Results of the tests on the probe at the end of the run, by name; empty where there were none."""
+    return run.facts.get("probe_tests") or {}
+
+
+def left_over(run: Run) -> float:
+    """The share of the loss of a constant prediction that is left on the probe at the end; NaN where it is unknown."""
+    constant = run.facts.get("constant_loss") or 0.0
+    return float(run["probe_loss"][-1] / constant) if constant > 0 and "probe_loss" in run else float("nan")
+
+
+PREFERS = 0.5  # how much lower perfect outputs are rated than those for other targets, as a share: healthy 0.75 to 1
+SHORT = 5.0  # the best step over a late update: a learning rate that is too low 14 and more, healthy runs 0.2 to 30
+GAIN = 0.03  # what the best step gains, as a share of the loss; with a learning rate that is too low 0.04 and more
+USED = 1.05  # the loss with the inputs of other samples over the loss: nets that ignore their inputs 1.00
+OF_THE_LOSS = ("loss_does_not_fit", "gradient_ascent")
+OF_THE_STEP = ("learning_rate_too_low", "learning_rate_left_low", "bf16_updates_lost", "clipping_too_tight")
+OF_THE_INPUTS = ("blank_inputs", "dead_relu", "vanishing_gradients", "zero_init", "weight_collapse")
+
+
+def ruled_out(run: Run) -> dict[str, str]:
+    """Failures that the tests on the probe exclude, and what they found."""
+    tests, update, found = tested(run), late_update(run), {}
+    truth, swapped, loss, other = (tests.get(name, np.nan) for name in ("truth", "swapped", "loss", "other_inputs"))
+    if swapped - truth > PREFERS * abs(swapped) and loss > truth:
+        found |= dict.fromkeys(OF_THE_LOSS, "the loss is lowest for perfect outputs")
+    if update > 0 and "best_step" in tests:
+        longer, gain = tests["best_step"] / update, loss - tests.get("best_loss", loss)
+        if longer < SHORT:
+            found |= dict.fromkeys(OF_THE_STEP, f"the best step is {longer:.2g} times as long as an update")
+        elif gain < GAIN * abs(loss):
+            found |= dict.fromkeys(OF_THE_STEP, f"a step of any length lowers the loss by {max(gain, 0):.1g} at most")
+    if other > USED * loss > 0:
+        found |= dict.fromkeys(
+            OF_THE_INPUTS, f"with the inputs of other samples the loss is {other / loss:.2g} times as high"
+        )
+    return found
+
+
+def late_update(run: Run) -> float:
+    """The median length of an update in the last quarter of the run, relative to all weights; 0 where it is unknown."""
+    late = slice(-max(1, len(run) // 4), None)
+    if "update_norm" not in run or "weight_norm" not in run:
+        return 0.0
+    with np.errstate(all="ignore"):
+        shares = total_norm(run["update_norm"][late]) / total_norm(run["weight_norm"][late])
+    return float(np.median(shares)) if np.isfinite(shares).all() else 0.0
+
+
+def first_weights(run: Run, what: str) -> dict[str, float]:
+    """`units`, `gain` or `alike` of each layer that multiplies by weights, as they were before the first step."""
+    return {name: each[what] for name, each in (run.facts.get("first_weights") or {}).items()}
 
 
 def stuck(run: Run, share: float = 0.05) -> bool:

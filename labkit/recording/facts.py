@@ -121,6 +121,7 @@ FACTS: dict[str, Kind] = {
     "matrices": NAMES,
     "without_gradient": NAMES,
     "never_trained": NAMES,  # of these, the weight matrices that look as after an init
+    "first_weights": by_name(by_name(NUMBER)),  # of every layer with a weight matrix: units, gain, alike
     "thinned": record({"stride": COUNT, "until": WHOLE}),
     "switched_off": many(record({"instrument": TEXT, "step": WHOLE, "error": TEXT})),
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),
@@ -132,6 +133,7 @@ FACTS: dict[str, Kind] = {
     "not_in_optimizer": NAMES,
     "unregistered": many(many(WHOLE)),
     "batch_length": WHOLE,
+    "different_samples": WHOLE,  # of the first million that were trained on
     "order_repeats": NUMBER,
     "val_trained_on": NUMBER,
     "val_trained_on_by_chance": NUMBER,

@@ -20,10 +20,14 @@ class Guard:
         try:
             return measure()
         except Exception as error:
-            if self.strict:
-                raise
-            self.switch_off(instrument, step, error)
+            self.failed(instrument, step, error)
             return None
+
+    def failed(self, instrument: str, step: int, error: Exception) -> None:
+        """Switch the instrument off, or raise."""
+        if self.strict:
+            raise error
+        self.switch_off(instrument, step, error)
 
     def __contains__(self, instrument: str) -> bool:
         """Is this instrument still on?"""
@@ -44,11 +48,16 @@ class Guard:
 class ProtectedHook:
     """A hook of an instrument on a net. A net that is copied or saved while it is watched takes no hook along."""
 
-    def __init__(self, hook: Callable[..., None]):
-        self.hook = hook
+    def __init__(self, guard: Guard, instrument: str, step: Callable[[], int], hook: Callable[..., None]):
+        """`step()` says which one it is, for the line that is printed if the hook fails."""
+        self.guard, self.instrument, self.step, self.hook = guard, instrument, step, hook
 
     def __call__(self, *inputs: Any) -> None:
-        self.hook(*inputs)
+        if self.instrument not in self.guard.off:
+            try:
+                self.hook(*inputs)
+            except Exception as error:
+                self.guard.failed(self.instrument, self.step(), error)
 
     def __reduce__(self) -> tuple[Callable, tuple]:
         return _hook_of_a_copy, ()

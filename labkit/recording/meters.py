@@ -128,9 +128,9 @@ class WeightMeter:
     def _gradients(self) -> list[torch.Tensor | None]:
         """Of the large parameters first; None where there is none, as in a frozen layer."""
         gradients = [weight.grad for weight in self.ordered]
-        self.without_gradient.update(
-            self.names[self.order[index]] for index, gradient in enumerate(gradients) if gradient is None
-        )
+        if any(gradient is None for gradient in gradients):
+            missing = [index for index, gradient in enumerate(gradients) if gradient is None]
+            self.without_gradient.update(self.names[self.order[index]] for index in missing)
         return [None if gradient is None else real(gradient) for gradient in gradients]
 
     def traces(self, rows: list) -> dict[str, np.ndarray]:
@@ -211,11 +211,12 @@ class TensorGroup:
         pairs = zip(self.weights, self.before(looks), strict=True)
         return torch.stack([(now.detach().double() - then).norm() for now, then in pairs]).cpu().numpy()
 
-    def remeasure(self, row: torch.Tensor, look: int, entries) -> None:
+    def remeasure(self, row: torch.Tensor, look: int, entries) -> float:
         """In float64: norms that are too small or too large for float32 squares, and the standard deviations of
         gradients whose entries are so close to their mean that rounding would lose them.
 
         `entries(line, parameter)` is a gradient, a weight or an update; None where all of it is known to be 0.
+        Returns the norm of all gradients.
         """
         *norms, sums = row.tolist()
         deviations, without = {}, set()  # `without`: parameters whose gradient is 0 everywhere
@@ -228,12 +229,14 @@ class TensorGroup:
                             row[line, index] = bounded(float(torch.linalg.vector_norm(found.double())))
                         elif line == 0:
                             without.add(index)
+                values[:] = row[line].tolist()
         for index, (norm, total, count) in enumerate(zip(norms[0], sums, self.counts, strict=True)):
             if index not in without and not total**2 < 0.99 * count * norm**2:  # NaN too
                 exact = entries(0, index).double()
                 row[3, index] = exact.sum()
                 deviations[index] = float(exact.std(correction=0))
         self.deviations[look] = deviations
+        return math.hypot(*norms[0])
 
 
 class LargeTensors(TensorGroup):
@@ -269,12 +272,12 @@ class LargeTensors(TensorGroup):
             *(self.nothing if gradient is None else gradient.sum(dtype=self.dtype) for gradient in gradients),
         ]
         row = torch.stack(rows).view(4, -1)
+        self.blocks[look:] = [row[:, None]]
         if self.on_cpu:
             lines = gradients.__getitem__, self.weights.__getitem__, self._update
-            self.remeasure(row, look, lambda line, index: lines[line](index))
-        self.blocks[look:] = [row[:, None]]
-        norm = torch.linalg.vector_norm(row[0].double() if self.on_cpu else row[0])
-        return float(norm) if self.on_cpu else torch.where(norm.isfinite(), norm.clamp_max(HUGE), norm).float()
+            return self.remeasure(row, look, lambda line, index: lines[line](index))
+        norm = torch.linalg.vector_norm(row[0])
+        return torch.where(norm.isfinite(), norm.clamp_max(HUGE), norm).float()
 
     def _update_norms(self) -> list[torch.Tensor]:
         if self.on_cpu:
@@ -295,6 +298,7 @@ class SmallTensors(TensorGroup):
         self.gradients = PackedTensors(shapes, device, copies=BLOCK)
         self.held = PackedTensors(shapes, device, copies=1 + BLOCK)  # before the block, and at each look
         self.held.fill(0, weights)
+        self.updates = torch.zeros_like(self.gradients.buffer)  # room: the system is slow to hand out new memory
         self.nothing = [torch.zeros((), device=device).expand(shape) for shape in shapes]  # takes no memory
 
     def before(self, looks: int) -> list[torch.Tensor]:
@@ -322,7 +326,7 @@ class SmallTensors(TensorGroup):
         """(three norms and the sum, look, parameter) of the looks that wait, from the first of their block on."""
         held = self.held
         gradient, weight = self.gradients.buffer[:looks], held.buffer[1 : looks + 1]
-        lines = gradient, weight, weight - held.buffer[:looks]
+        lines = gradient, weight, torch.sub(weight, held.buffer[:looks], out=self.updates[:looks])
         rows = torch.stack([*(torch.linalg.vector_norm(line, dim=-1).square_() for line in lines), gradient.sum(-1)])
         totals = held.sums(rows)
         totals[:3].sqrt_()
@@ -406,6 +410,28 @@ def layer_of(parameter: str) -> str:
     return parameter.rpartition(".")[0] or parameter
 
 
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)  # tables that are looked up: no sum over inputs
+
+
+@torch.no_grad()
+def first_weights(model: nn.Module) -> dict[str, dict[str, float]]:
+    """Of every layer that multiplies by weight matrices: its number of units, its gain, and whether all are alike.
+
+    The gain is the size of a weight times the square root of the number of inputs: how many times larger outputs are
+    than inputs, both standard deviations. `alike` is 1 where all entries of each matrix are the same number, else 0.
+    """
+    found = {}
+    for name, module in model.named_modules():
+        weights = [real(each) for each in module.parameters(recurse=False) if each.ndim >= 2 and each.numel()]
+        if not weights or isinstance(module, EMBEDDINGS):
+            continue
+        sizes = [float(each.double().square().mean().sqrt()) * math.sqrt(each[0].numel()) for each in weights]
+        alike = all(bool((each == each.flatten()[0]).all()) and each.numel() > 1 for each in weights)
+        units = getattr(module, "hidden_size", len(weights[0]))  # the matrices of recurrent layers hold gates too
+        found[name or type(module).__name__] = {"units": float(units), "gain": max(sizes), "alike": float(alike)}
+    return found
+
+
 class ActivationMeter:
     """Mean, standard deviation and saturation of inputs, activations and outputs, on part of each batch."""
 
@@ -417,10 +443,10 @@ class ActivationMeter:
         self.formats: set[torch.dtype] = set()  # of the outputs
         self.input_formats: set[torch.dtype] = set()
         self.hooks = []
+        self.protect = lambda hook: hook  # around every hook
         self.held: PackedTensors | None = None
         self.ranges: torch.Tensor | None = None
         self.waiting = 0  # steps copied and not yet measured
-        self.listening = True  # to the forward passes
         self.measured: list[int] = []  # the steps that were kept
         self.blocks: list[torch.Tensor] = []
 
@@ -430,31 +456,31 @@ class ActivationMeter:
 
     def attach(self, protect=lambda hook: hook) -> None:
         """`protect` is put around every hook: what they raise must not reach the forward pass."""
-        self.hooks = [self.called.register_forward_pre_hook(protect(self._note_inputs), with_kwargs=True)]
-        for name, module in [*self.modules.items(), ("outputs", self.called)]:
-            self.hooks.append(module.register_forward_hook(protect(self._noter(name))))
+        self.protect = protect
+        self.listen(True)
 
     def detach(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        self.latest.clear()
+        self.listen(False)
 
     def listen(self, listening: bool) -> None:
-        """Whether the next step will be kept: if not, its forward pass costs nothing and holds no memory."""
-        self.listening = listening
-        if not listening:
+        """Whether the next step will be kept: if not, there are no hooks, which cost time even when they do nothing."""
+        if listening and not self.hooks:
+            self.hooks = [self.called.register_forward_pre_hook(self.protect(self._note_inputs), with_kwargs=True)]
+            for name, module in [*self.modules.items(), ("outputs", self.called)]:
+                self.hooks.append(module.register_forward_hook(self.protect(self._noter(name))))
+        elif not listening:
+            for hook in self.hooks:
+                hook.remove()
+            self.hooks = []
             self.latest.clear()
 
     def _note_inputs(self, _, inputs, named) -> None:
-        if self.listening:
-            self.latest["inputs"] = given(inputs, named)
+        self.latest["inputs"] = given(inputs, named)
 
     def _noter(self, name: str):
         latest = self.latest
 
         def note(_, __, output):
-            if not self.listening:
-                return
             output = output if torch.is_tensor(output) else first_tensor(output)
             large = output is not None and output.numel() > LARGE
             latest[name] = output if output is None else output[:SAMPLES].detach().clone() if large else output.detach()

@@ -50,14 +50,15 @@ def first_samples(batch: Any) -> Any:
 
 
 def scales(outputs: torch.Tensor | None, targets: Any) -> dict[str, float]:
-    """Mean and standard deviation of targets that are numbers, and of the outputs."""
+    """Mean, standard deviation, smallest and largest of targets that are numbers, and of the outputs."""
     if outputs is None or task_of(outputs, targets) != NUMBERS:
         return {}
     values = {"target": targets.float(), "output": outputs.float()}
+    measures: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "mean": torch.mean, "std": lambda each: each.std(correction=0), "min": torch.min, "max": torch.max,
+    }  # fmt: skip
     return {
-        f"{name}_{what}": float(measure(each))
-        for name, each in values.items()
-        for what, measure in (("mean", torch.mean), ("std", lambda each: each.std(correction=0)))
+        f"{name}_{what}": float(measure(each)) for name, each in values.items() for what, measure in measures.items()
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from labkit.recording.guard import Guard, ProtectedHook
-from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column
+from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column, first_weights
 from labkit.recording.nan_hunt import hunt
 from labkit.recording.past import MOST, Past, chapter_length
 from labkit.recording.run import Run
@@ -22,8 +22,8 @@ SAMPLES, PROBE, ORIGIN = "samples and labels", "the probe", "the origin of a non
 TESTS = "the tests on the probe"
 CHECK_EVERY = 32  # steps between checks for NaN on a GPU, because a check synchronises; on a CPU every step is checked
 # Measured in full, that is with activations, extremes and near-zero shares: the first steps, where most failures show;
-# then every eighth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
-FIRST_FULL, FULL_EVERY, AFTER_JUMP = 50, 8, 8
+# then every sixteenth, where they cost little; and some steps after a jump of the loss or of the gradient norm.
+FIRST_FULL, FULL_EVERY, AFTER_JUMP = 50, 16, 8
 # Standard deviations above the running mean of the last MEMORY steps or so. 30 healthy runs of the catalogue jump twice
 # in 10,750 steps; a corrupt batch always does.
 JUMP, MEMORY = 6.0, 64
@@ -246,7 +246,7 @@ class Recorder(LossRecorder):
         called=None,
         guard=None,
     ):
-        """`full_every=8` measures every eighth step in full, beside the first 50 and those after a jump.
+        """`full_every=16` measures every sixteenth step in full, beside the first 50 and those after a jump.
 
         `guard` decides what happens when an instrument fails: by default it raises.
         """
@@ -254,6 +254,7 @@ class Recorder(LossRecorder):
         self.device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
         super().__init__(optimizer, self.device, check_every)
         self.weights = self._try(WEIGHTS, lambda: WeightMeter(model))
+        self.first_weights = self._try(WEIGHTS, lambda: first_weights(model)) or {}
         self.activations = ActivationMeter(model, called)
         self.samples = SampleLog(model, self.optimizers, called)
         self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
@@ -288,7 +289,7 @@ class Recorder(LossRecorder):
 
     def _protecting(self, instrument: str) -> Callable[[Callable], Callable]:
         """For hooks on the net: a decorator that lets no error of the instrument through."""
-        return lambda hook: ProtectedHook(lambda *inputs: self._try(instrument, lambda: hook(*inputs)))
+        return lambda hook: ProtectedHook(self.guard, instrument, lambda: self.updates, hook)
 
     def validate(self, **results: torch.Tensor | float) -> None:
         """Record validation results, and examine the fixed probe batch at the same time."""
@@ -359,6 +360,7 @@ class Recorder(LossRecorder):
         if self.weights:
             facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
             facts["never_trained"] = self._try(WEIGHTS, self.weights.fresh) or []
+            facts["first_weights"] = self.first_weights
         if self.probe and self.probe.constant_loss is not None and math.isfinite(self.probe.constant_loss):
             facts["constant_loss"] = self.probe.constant_loss
         if self.tested:

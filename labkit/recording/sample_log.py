@@ -100,8 +100,12 @@ class SampleLog:
         self.trained.write([each.sample for each in passes if each.sample is not None])
         if self.foreign is None:  # the loop calls parts of the net
             self.foreign = foreign_weights(loss, self.model)
-        if torch.is_tensor(labels) and labels.ndim == 1 and labels.dtype in CLASS_TYPES:
-            self.labels.append(labels.detach().clone())  # a loop may use the same memory again
+        while len(self.hooks) > 1:  # what the outputs depend on is known
+            self.hooks.pop().remove()
+        if torch.is_tensor(labels) and labels.ndim and labels.numel() == len(labels):
+            kind = torch.float32 if labels.is_floating_point() else labels.dtype
+            if kind in (*CLASS_TYPES, torch.float32):  # a copy: a loop may use the same memory again
+                self.labels.append(labels.detach().flatten().to(kind, copy=True))
 
     def evaluation(self) -> dict:
         """The forward passes since the last call belong to a validation: its mode and its inputs."""
@@ -149,6 +153,7 @@ class SampleLog:
             "not_in_optimizer": not_in_optimizer(self.model, self.optimizers),
             "unregistered": self.foreign or [],
             "batch_length": int(np.median(so_far.lengths)) if len(so_far.lengths) else 0,
+            "different_samples": len(np.unique(so_far.prints)),
             "order_repeats": order_repeats(so_far.prints),
         } | self._validation_facts(so_far)
         if len(so_far.labels) and so_far.aligned:
@@ -176,9 +181,11 @@ class SampleLog:
         return self.early.then(prints, np.concatenate(labels) if labels else NO_LABELS, lengths)
 
     def _labels(self) -> list[np.ndarray]:
-        """The classes of each step; none where the labels are not classes: -1 and +1, or ids."""
+        """The classes of each step, also as floats of 0 and 1; none where labels are no classes: -1 and +1, or ids."""
         together = torch.cat(self.labels).cpu().numpy() if self.labels else np.zeros(0, dtype=int)
-        if not len(together) or together.min() < 0 or together.max() >= MOST_CLASSES:
+        if together.dtype.kind == "f" and np.array_equal(np.unique(together), (0.0, 1.0)):
+            together = together.astype(int)
+        if together.dtype.kind not in "iu" or not len(together) or together.min() < 0 or together.max() >= MOST_CLASSES:
             return []
         return np.split(together, np.cumsum([len(each) for each in self.labels])[:-1])
 

@@ -40,7 +40,7 @@ def train(
     processes ignores it.) Ctrl-C stops too, and what was recorded is kept. `instruments=False` records only the loss.
     An error in a step or in a validation is raised, or, with `errors="record"`, ends the run and is kept in
     `run.facts["error"]`. Losses, norms and means are measured at every step; activations, extremes and near-zero shares
-    at the first 50 steps, after jumps, and at every eighth step, or at all with `full_every=1` or clipping by value.
+    at the first 50 steps, after jumps, and at every 16th step, or at all with `full_every=1` or clipping by value.
     """
     if problem := COUNT.problem(full_every):
         raise RecipeError(f"full_every: {problem}")

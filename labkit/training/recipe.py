@@ -78,6 +78,9 @@ class Recipe:
     # Knobs: plain values, so that a slider or the command line can turn them.
     samples: int = knob(10_000, COUNT, "number of training images; more add under one point of accuracy in 400 steps")
     inputs: str = knob("normalised", OneOf(datasets.INPUTS), "pixel scale: mean 0 and std 1, 0 to 1, or 0 to 255")
+    targets: str = knob(
+        "classes", OneOf(datasets.TARGETS), "labels as classes, as numbers with mean 0 and std 1, or as thousands"
+    )
     label_noise: float = knob(0.0, Number(0, 1), "fraction of training labels replaced by a wrong one")
     augment: str = knob("none", OneOf(datasets.AUGMENTATIONS), "data augmentation of the training images")
 

@@ -442,3 +442,34 @@ def test_rotated_images_differ_from_call_to_call_and_keep_their_scale():
     first, second = rotated_and_shifted(x), rotated_and_shifted(x)
     assert not torch.equal(first, second) and first.shape == x.shape
     assert (first.amin((1, 2, 3)) >= x.amin((1, 2, 3)) - 1e-5).all()
+
+
+# --- labels of the validation set -------------------------------------------------------------------
+
+
+def judged(left=0.1, validated=4.0, accuracy=0.01, classes: int | None = 10, **facts):
+    """Losses as shares of ln 10, the loss of a constant prediction."""
+    losses = {"probe_loss": np.log(10) * np.linspace(1, left, 5), "val_loss": np.log(10) * np.linspace(1, validated, 5)}
+    run = hand_made(val_accuracy=np.linspace(0.1, accuracy, 5), facts={"constant_loss": np.log(10), **facts}, **losses)
+    kept = {name: value for name, value in run.facts.items() if name != "classes"}
+    return dataclasses.replace(run, facts=kept | ({"classes": classes} if classes else {}))
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (judged(), True),
+        (judged(left=0.69), True),  # LEARNED
+        (judged(left=0.71), False),
+        (judged(validated=1.41), True),  # WRONG
+        (judged(validated=1.39), False),
+        (judged(accuracy=0.071), True),  # BELOW
+        (judged(accuracy=0.073), False),
+        (judged(accuracy=0.071, classes=None), True),  # tokens: by the entropy of their labels
+        (judged(accuracy=0.073, classes=None), False),
+        (judged(accuracy=0.35, classes=None, task="yes or no"), True),
+        (judged(accuracy=0.37, classes=None, task="yes or no"), False),
+    ],
+)
+def test_a_validation_accuracy_below_that_of_guessing(run, named):
+    assert seen("labels_differ_at_validation", run) is named

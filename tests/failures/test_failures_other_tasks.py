@@ -71,6 +71,40 @@ def test_where_a_schedule_made_the_rate_low_the_schedule_is_named_first(decays, 
     assert diagnose(run)[0].name == first
 
 
+def ended(steps=20, left=0.8, ratio=0.02, gain=0.1, last=0.85, **facts):
+    """A run that ends early; losses as shares of the loss of a constant prediction."""
+    tests = {"loss": CONSTANT * left, "best_loss": CONSTANT * (left - gain)}
+    losses = np.repeat([1.0, (1 + last) / 2, last], [len(part) for part in np.array_split(np.ones(steps), 3)])
+    return run_of(
+        steps, facts={"probe_tests": tests, **facts}, loss=losses, probe_loss=np.linspace(1, left, 5),
+        update_ratio=np.full((steps, 3), ratio),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (ended(), True),
+        (ended(steps=8), True),  # FEWEST
+        (ended(steps=7), False),
+        (ended(left=0.41), True),  # LEFT
+        (ended(left=0.39), False),
+        (ended(ratio=0.049), True),  # TRAVELLED: 20 steps of 0.05 make 1
+        (ended(ratio=0.051), False),
+        (ended(ratio=0.0051), True),  # BUSY
+        (ended(ratio=0.0049), False),
+        (ended(gain=0.011), True),  # GAIN
+        (ended(gain=0.009), False),
+        (ended(last=0.96), True),  # FALL
+        (ended(last=0.98), False),
+        (ended(stopped="on request"), False),  # somebody ended it, and knows
+        (ended(probe_tests={}), False),  # a live diagnosis: the run goes on
+    ],
+)
+def test_training_that_ends_while_the_loss_falls_steeply(run, named):
+    assert seen("training_not_finished", run) is named
+
+
 # --- dropout --------------------------------------------------------------------------------------
 
 
@@ -178,6 +212,56 @@ def test_labels_are_judged_after_some_evaluations(evaluations, named):
     traces = {name: trace[:evaluations] if len(trace) == 5 else trace for name, trace in run.traces.items()}
     run = type(run)(traces, layers=run.layers, activations=run.activations, facts=run.facts)
     assert seen("labels_shuffled", run) is named
+
+
+def with_targets(mean=0.0, deviation=1000.0, left=0.3):
+    tests = {"target_mean": mean, "target_std": deviation}
+    return run_of(probe_loss=np.linspace(3.0, left, 5), facts={"task": "numbers", "probe_tests": tests})
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (with_targets(), True),
+        (with_targets(mean=2000.0, deviation=1.0), True),
+        (with_targets(mean=-2000.0, deviation=1.0), True),
+        (with_targets(deviation=11.0), True),  # FAR
+        (with_targets(deviation=9.0), False),
+        (with_targets(mean=9.0, deviation=9.0), False),
+        (with_targets(left=0.16), True),  # LEFT
+        (with_targets(left=0.14), False),
+        (run_of(probe_loss=0.9, facts={"task": "numbers"}), False),  # no probe with numbers: nothing is known
+    ],
+)
+def test_targets_far_from_unit_scale(run, named):
+    assert seen("targets_not_scaled", run) is named
+
+
+def compared(truth=2.0, swapped=2.0, left=1.0, task="numbers"):
+    """Of a loss; `truth` and `swapped` as shares of the loss of a constant prediction."""
+    tests = {"truth": CONSTANT * truth, "swapped": CONSTANT * swapped}
+    return run_of(probe_loss=np.linspace(1.2, left, 5), facts={"task": task, "probe_tests": tests})
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (compared(), True),
+        (compared(task="yes or no"), True),
+        (compared(task="classes"), False),  # TASKS
+        (compared(truth=1.99), True),  # SAME
+        (compared(truth=1.97), False),
+        (compared(truth=2.03), False),
+        (compared(truth=0.91, swapped=0.91), True),  # NO_BETTER
+        (compared(truth=0.89, swapped=0.89), False),
+        (compared(truth=0.0, swapped=0.0), False),  # targets that are all equal
+        (compared(left=0.91), True),  # LEFT
+        (compared(left=0.89), False),
+        (run_of(probe_loss=1.0, facts={"task": "numbers"}), False),
+    ],
+)
+def test_a_loss_that_compares_every_output_with_every_target(run, named):
+    assert seen("loss_broadcast", run) is named
 
 
 # --- weights --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def in_full(full: FullSteps, steps: int) -> list[int]:
     return [step for step in range(steps) if step in full]
 
 
-def test_the_first_steps_and_every_eighth():
+def test_the_first_steps_and_every_sixteenth():
     late = [step for step in range(FIRST_FULL, 120) if step % FULL_EVERY == 0]
     assert in_full(FullSteps(FULL_EVERY), 120) == [*range(FIRST_FULL), *late]
     assert in_full(FullSteps(1), 120) == list(range(120))
@@ -38,7 +38,7 @@ def test_after_a_jump_of_the_loss_or_the_norm_every_step_is_measured(loss, norm)
     calm(full, 101)
     assert full.jumped(101, loss, norm, taken=102)
     assert [step in full for step in range(102, 112)] == [True] * AFTER_JUMP + [False] * 2
-    assert full.facts(np.arange(106)) == {"first": FIRST_FULL, "every": FULL_EVERY, "also": [102, 103, 105]}
+    assert full.facts(np.arange(106)) == {"first": FIRST_FULL, "every": FULL_EVERY, "also": [102, 103, 104, 105]}
 
 
 def test_a_jump_that_is_found_late_has_the_steps_from_then_on():
@@ -48,7 +48,7 @@ def test_a_jump_that_is_found_late_has_the_steps_from_then_on():
     assert all(step in full for step in range(128, 136)) and 137 not in full
     assert full.facts(np.arange(200))["also"] == list(
         range(129, 136)
-    )  # 128 is an eighth, and none before it was measured
+    )  # 128 is one of every 16, and none before it was measured
 
 
 def test_a_jump_is_seen_from_the_end_of_the_first_steps_on():
@@ -101,13 +101,13 @@ def test_a_corrupt_batch_is_looked_at_in_full():
     def corrupt(split, recipe, generator):
         for step in range(recipe.steps):
             chosen = torch.randint(len(split.y), (recipe.batch_size,), generator=generator)
-            yield split.x[chosen] * (50 if step == 101 else 1), split.y[chosen]
+            yield split.x[chosen] * (-50 if step == 101 else 1), split.y[chosen]
 
     sick, healthy = trained(recipe.but(batches=corrupt)), trained(recipe)
     everything = train(recipe.but(batches=corrupt), progress=False, full_every=1)
     np.testing.assert_array_equal(sick["grad_max"][101], everything["grad_max"][101])
     assert sick.measured_in_full[102:110].all()
-    assert set(range(102, 110)) - {104} <= set(sick.facts["measured_in_full"]["also"])
+    assert set(range(102, 110)) <= set(sick.facts["measured_in_full"]["also"])
     assert len(healthy.facts["measured_in_full"]["also"]) < 20
 
 

@@ -29,6 +29,7 @@ from labkit.recording.meters import (
     constant_loss,
     dead_share,
     entropy,
+    first_weights,
     histogram,
     layer_of,
     looks_fresh,
@@ -819,3 +820,15 @@ def test_the_constant_prediction_of_classes_at_every_position():
     share = targets.float().mean()
     entropy = -(share * share.log() + (1 - share) * (1 - share).log()).item()
     assert constant_loss(cross_entropy, torch.zeros(50, 3, 7), targets) == pytest.approx(entropy, abs=0.01)
+
+
+def test_the_first_weights_say_how_many_units_a_layer_has_how_large_they_are_and_whether_they_are_alike():
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(400, 3), nn.ReLU(), nn.LSTM(3, 5), nn.BatchNorm1d(5))
+    with torch.no_grad():
+        net[1].weight.copy_(0.1 * torch.randn(3, 400))
+        for weight in net[3].parameters():
+            weight.fill_(0.5)
+    found = first_weights(net)
+    assert list(found) == ["1", "3"]  # a table that is looked up and a norm multiply nothing by a matrix
+    assert found["1"]["units"] == 3 and found["1"]["gain"] == pytest.approx(2.0, rel=0.1) and not found["1"]["alike"]
+    assert found["3"] == {"units": 5.0, "gain": pytest.approx(0.5 * 5**0.5), "alike": 1.0}

@@ -176,6 +176,26 @@ def test_a_ledger_takes_batches_of_any_size_and_labels_that_are_numbers():
     assert not net._forward_pre_hooks
 
 
+@pytest.mark.parametrize(
+    ("targets", "shares"),
+    [
+        ([0.0, 1.0, 1.0, 1.0], [0.25, 0.75]),
+        ([[0.0], [1.0], [1.0], [1.0]], [0.25, 0.75]),  # one column
+        ([0, 2, 2, 2], [0.25, 0.0, 0.75]),
+        ([0.0, 0.5, 1.0, 1.0], None),  # numbers
+        ([[0.0, 1.0]] * 4, None),  # several answers for each sample
+    ],
+)
+def test_floats_of_0_and_1_are_classes_too(targets, shares):
+    net = nn.Linear(4, 1)
+    log = SampleLog(net, [torch.optim.SGD(net.parameters(), lr=0.1)])
+    log.attach()
+    for _ in range(3):
+        log.step(net(torch.eye(4)).sum(), torch.tensor(targets))
+    log.detach()
+    assert log.facts().get("label_shares") == shares and log.facts()["different_samples"] == 4
+
+
 def test_samples_that_waited_together_are_written_as_if_each_came_alone(monkeypatch):
     batches = [torch.randn(5, 8), torch.randn(3, 8), torch.randn(4, 6), torch.randn(2, 6)]
     books = {}

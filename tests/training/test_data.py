@@ -33,7 +33,14 @@ DATASETS = ROOT / "datasets"
 
 
 def recipe(**changes) -> SimpleNamespace:
-    plain = {"samples": 1000, "inputs": "normalised", "label_noise": 0.0, "seed": 0, "device": "cpu"}
+    plain = {
+        "samples": 1000,
+        "inputs": "normalised",
+        "targets": "classes",
+        "label_noise": 0.0,
+        "seed": 0,
+        "device": "cpu",
+    }
     return SimpleNamespace(**plain | changes)
 
 
@@ -269,6 +276,19 @@ def test_label_noise_changes_exactly_the_asked_fraction_and_nothing_else():
     assert (noisy.train.y != clean.train.y).sum() == 300
     assert noisy.train.x.data_ptr() == clean.train.x.data_ptr()
     assert noisy.val is clean.val
+
+
+def test_labels_as_numbers():
+    labels = data.mnist(recipe(samples=None)).train.y
+    numbers = data.mnist(recipe(samples=None, targets="numbers"))
+    assert numbers.train.y.dtype == torch.float32
+    assert abs(float(numbers.train.y.mean())) < 0.05 and abs(float(numbers.train.y.std()) - 1) < 0.02
+    assert abs(float(numbers.val.y.std()) - 1) < 0.05
+    thousands = data.mnist(recipe(samples=None, targets="thousands")).train.y
+    assert torch.equal(thousands, 1000.0 * labels)
+    for targets in ("numbers", "thousands"):
+        near = data.mnist(recipe(samples=None, targets=targets)).train.y * 1.001
+        assert torch.equal(data.as_labels(near, targets), labels.float())
 
 
 def test_label_noise_leaves_the_cached_labels_and_the_global_generator_alone():

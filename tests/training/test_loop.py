@@ -108,7 +108,7 @@ def test_clipping_by_value_bounds_every_entry():
 
 
 def test_every_step_that_is_clipped_by_value_is_known():
-    """Extremes of every eighth step would not tell: neighbours of a step that is clipped may not be."""
+    """Extremes of every sixteenth step would not tell: neighbours of a step that is clipped may not be."""
     clipped = []
 
     def noting_step(training, x, y):

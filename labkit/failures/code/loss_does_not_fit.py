@@ -6,6 +6,7 @@ import numpy as np
 from torch.nn.functional import l1_loss, one_hot
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import tested
 from labkit.recording.run import Run
 from labkit.recording.summaries import late_loss
 from labkit.training.recipe import Recipe
@@ -23,6 +24,11 @@ LOW = 0.5
 # The loss at the end over the absolute error that is expected of its outputs. Collapsed: 0.46 to 1. Cross-entropy with
 # He init can begin at the absolute error of its outputs by chance, but ends at 0.02 to 0.05 of it.
 LEAST = 0.2
+# How far the loss at the end is below that of perfect outputs, over the loss of a constant prediction. Squared error of
+# class numbers 0.9 to 1.4, cross-entropy for numbers 20 and more; healthy small programs of every task are above it, or
+# at most 0.24 below (a ranking, whose targets are no outputs).
+BELOW = 0.6
+EQUAL = 0.01  # difference over the same, of the losses of perfect outputs for their own targets and for others
 
 healthy = Recipe(optimizer="adam", lr=0.003, steps=300)
 
@@ -47,7 +53,31 @@ def mean_distance(mean: float, deviation: float) -> float:
     return deviation * density + mean * math.erf(ratio / math.sqrt(2))
 
 
+def beats_the_truth(run: Run) -> Evidence | None:
+    """For any task: the net has found outputs that the loss rates far better than perfect ones."""
+    tests, constant = tested(run), run.facts.get("constant_loss", np.nan)
+    truth, swapped, loss = (tests.get(name, np.nan) for name in ("truth", "swapped", "loss"))
+    unit = constant if constant > 0 else abs(swapped - truth)
+    if truth > swapped + unit * CLOSE or not truth - loss > BELOW * unit:  # a flipped sign is another failure
+        return None
+    if abs(truth - swapped) < unit * EQUAL and run.facts.get("task") in ("numbers", "yes or no"):
+        return None  # every output is compared with every target: shapes that broadcast
+    return Evidence(
+        seen=f"perfect outputs would have a loss of {truth:.3g}, those of the net have {loss:.3g}; for targets of "
+        f"other samples it is {swapped:.3g}",
+        usual="a loss that is lowest for perfect outputs",
+        onset=0,
+        place="loss",
+        confidence=0.95,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return beats_the_truth(run) or predicts_zero(run)
+
+
+def predicts_zero(run: Run) -> Evidence | None:
+    """Absolute error of one-hot classes: does the net predict 0 for every class?"""
     classes, losses, late = run.facts.get("classes") or 0, run["loss"], late_loss(run)
     means, deviations = run["activation_mean"][:, -1], run["activation_std"][:, -1]
     if classes < FEWEST or not np.isfinite([late, *losses[:EARLY], *means, *deviations[:EARLY]]).all():

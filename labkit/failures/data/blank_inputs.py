@@ -1,6 +1,7 @@
 """Every image arrives as zeros: the net can learn the class frequencies, and nothing else."""
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import left_over
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, input_deviation, late_loss
 from labkit.training.parts import shuffled
@@ -25,7 +26,8 @@ sick = healthy.but(batches=blank)
 
 def signature(run: Run) -> Evidence | None:
     width, loss = input_deviation(run), late_loss(run)
-    if not (width < FLAT and loss > NOTHING_LEARNED * chance_loss(run)):
+    learned = loss < NOTHING_LEARNED * chance_loss(run) and not left_over(run) > NOTHING_LEARNED
+    if not width < FLAT or learned:
         return None
     return Evidence(
         seen=f"all pixels of a batch have the same value (standard deviation {width:.1g}), and the loss is {loss:.3f}",

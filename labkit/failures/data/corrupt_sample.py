@@ -1,13 +1,19 @@
 """One image of one batch, 300 times too bright and mislabelled: one step that undoes a hundred."""
 
+import numpy as np
+
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import outlier_batches
+from labkit.failures.signs import left_over, outlier_batches
 from labkit.recording.run import Run
 from labkit.training.parts import shuffled
 from labkit.training.recipe import Recipe
 
 # Share of a batch's samples that are outliers; one of 128 is 0.8 %, a fully corrupt batch 100 %.
 A_FEW = 0.5
+# One that comes again in every epoch, in small programs of other tasks with batch norm or Adam, which keep its gradient
+# small: its largest value over the usual one (healthy: 1 to 3; here 1e4 to 1e5), and the loss left on the probe over
+# that of a constant prediction (healthy: 0.01 to 0.46; here 1 to 3).
+HUGE, LEFT = 1e3, 0.9
 
 STEP, FACTOR = 270, 300
 healthy = Recipe(steps=300)
@@ -26,7 +32,29 @@ def one_corrupt_sample(split, recipe, generator):
 sick = healthy.but(batches=one_corrupt_sample)
 
 
+def keeps_coming(run: Run) -> Evidence | None:
+    """A few samples are so large that nothing is learned from the others."""
+    rows, largest = np.flatnonzero(run["input_outliers"] > 0), run["input_max"]
+    with np.errstate(all="ignore"):
+        times = float(np.nanmax(largest) / np.nanmedian(largest)) if len(rows) else 0.0
+    if not (times > HUGE and left_over(run) > LEFT and np.median(run["input_outliers"][rows]) <= A_FEW):
+        return None
+    return Evidence(
+        seen=f"{len(rows)} of {len(run)} batches have a sample with values up to {times:.2g} times the usual, and "
+        f"{left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="largest values within 3 times the usual",
+        onset=int(rows[0]),
+        place=f"batch {rows[0]}",
+        confidence=0.95,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return undone_by_one_step(run) or keeps_coming(run)
+
+
+def undone_by_one_step(run: Run) -> Evidence | None:
+    """Did a batch with an outlier cause a jump of gradient and loss?"""
     found = [one for one in outlier_batches(run) if one.is_harmful and one.outliers <= A_FEW]
     if not found:
         return None

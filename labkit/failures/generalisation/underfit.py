@@ -1,8 +1,11 @@
 """Two hidden units for ten digits: the net is too small, and training and validation loss both stay high."""
 
+import itertools
+
 import numpy as np
 
 from labkit.failures.mode import ClassicCurve, Evidence, FailureMode, Knob
+from labkit.failures.signs import first_weights, left_over
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, typical
 from labkit.training.recipe import Recipe
@@ -13,6 +16,10 @@ GAP = 0.16  # validation minus training loss, in nats. Two units: 0.03 to 0.12; 
 LEVEL = 0.06  # fall of the training loss over the last third. Two units: 0 to 4 %; healthy runs: 11 to 60 %.
 LEARNED = 0.1  # fall of the training loss over the whole run: it has learned what it can
 MOVES = 1e-3  # median update as a share of the layer: the optimizer is working
+# A layer with at most this many units before one with at least WIDER times as many, and what is left of the loss of a
+# constant prediction. Small healthy programs of every task have 4 units and more (the code of an autoencoder) and 0.01
+# to 0.46 left; a bottleneck of one unit 0.5 to 0.99.
+FEW, WIDER, LEFT = 2, 4, 0.47
 
 healthy = Recipe(activation="tanh", optimizer="adam", lr=0.005)
 sick = healthy.but(width=2)
@@ -28,7 +35,29 @@ def narrowest(run: Run) -> tuple[float, str]:
     return float(hidden[place] / values[-1]), run.activations[1 + place]
 
 
+def bottleneck(run: Run) -> Evidence | None:
+    """For any task: does everything pass through one or two units, and is too much of the loss left?"""
+    units = first_weights(run, "units")
+    pairs = itertools.pairwise(units.items())
+    found = [name for (name, few), (_, many) in pairs if few <= FEW and many >= WIDER * few]
+    if not found or not left_over(run) > LEFT:
+        return None
+    return Evidence(
+        seen=f"everything passes through {units[found[0]]:.0f} unit(s) in {found[0]}; {left_over(run):.2f} of the loss "
+        "of a constant prediction is left",
+        usual="at least as many units as there are outputs, and a few more",
+        onset=0,
+        place=found[0],
+        confidence=0.9,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return bottleneck(run) or flat_and_narrow(run)
+
+
+def flat_and_narrow(run: Run) -> Evidence | None:
+    """Do both losses stay high and flat in a net with a narrow hidden layer?"""
     losses, steps = run["probe_loss"], run["val_step"]
     narrow, place = narrowest(run)
     if not narrow < NARROW:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import ClassicCurve, Evidence, FailureMode, Knob
-from labkit.failures.signs import oscillation
+from labkit.failures.signs import left_over, oscillation
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, quarters
 from labkit.training.recipe import Recipe
@@ -22,6 +22,9 @@ DECAYED = 0.5  # the last learning rate over the highest; decay removes the nois
 # and 0; batches of 4 at LR 0.01, which learn slowly, 0.82 to 0.86, 0.028 and 0.007.
 VERY_FEW, LITTLE, DRIFTING, SLIGHT = 8, 0.95, 0.04, 0.01
 TOGETHER = 8  # batches whose gradients are averaged in one of the cures
+# For any task: batches of one or two samples, without batch norm, and what is left of the loss of a constant prediction
+# after at least ENOUGH steps. Small programs with batches of one 0.5 to 0.75; with their own batches 0.01 to 0.46.
+TINY, LEFT, UNLEARNED, ENOUGH = 2, 0.47, 0.95, 100
 
 healthy = Recipe(evaluate_every=10)
 sick = healthy.but(batch_size=4)
@@ -40,7 +43,26 @@ def step_after_8_batches(training, x, y) -> None:
         training.update()
 
 
+def single_samples(run: Run) -> Evidence | None:
+    """Batches so small that every gradient is mostly noise: the net has learned something, and far from enough."""
+    size, left = run.facts.get("batch_length") or np.inf, left_over(run)
+    if size > TINY or len(run) < ENOUGH or run.facts.get("batch_norms") or not LEFT < left < UNLEARNED:
+        return None
+    return Evidence(
+        seen=f"batches of {size}; after {len(run)} steps {left:.2f} of the loss of a constant prediction is left",
+        usual="batches of 8 or more",
+        onset=0,
+        place="batches",
+        confidence=0.7,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return single_samples(run) or never_settles(run)
+
+
+def never_settles(run: Run) -> Evidence | None:
+    """Does the loss on the same samples rise as often as it falls, at a learning rate that does not decay?"""
     size, means, lr = run.facts.get("batch_length") or np.inf, quarters(run["loss"]), run["lr"]
     if size > FEW or lr[-1] < DECAYED * lr.max() or not means[3] > FALLING * means[2]:
         return None

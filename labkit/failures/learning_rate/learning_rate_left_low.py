@@ -3,8 +3,9 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import late_update, left_over, tested
 from labkit.recording.run import Run
-from labkit.recording.summaries import chance_loss, quarters, typical
+from labkit.recording.summaries import chance_loss, fixed_loss, quarters, typical
 from labkit.training.recipe import Recipe
 
 # The median update of the layer that moves most, as a share of it. Healthy short runs: 3e-3 to 5e-2; here 1e-3. Below
@@ -25,12 +26,55 @@ CLIPPED = 0.5  # share of clipped steps above which clipping, not the learning r
 # The first loss and the highest one over chance level; above it the init is the problem, or a step jumped: large
 # weights hide the updates.
 ODD = 2.0
+# Any task, by the tests on the probe: the length of the best single step along the gradient over that of a late update,
+# what it gains, over the loss of a constant prediction, and what is left. A learning rate 33 times too low in small
+# programs: 14 to 540, 0.04 to 0.2 and 0.72 to 0.93. Others that have that much left: shuffled labels 1 to 12, batches
+# of one 3 to 6, a bottleneck 1 to 7, dead units 80 with a gain of 0. Healthy ones have 0.01 to 0.46 left.
+LONGER, GAIN, LEFT = 12.5, 0.03, 0.5
+# How much the loss on the probe falls over the whole run, and how much it may rise between evaluations, over that of a
+# constant prediction. Here 0.07 to 0.3, and 0; collapsed weights and huge samples: 0 to 0.02.
+FALL, BUMP = 0.05, 0.02
+HOPELESS = 0.005  # what the best step gains, as a share of the loss: here 0.04 and more, dead units 0.001
 
 healthy = Recipe()
 sick = healthy.but(lr=0.003)
 
 
+def no_step_helps(run: Run) -> bool:
+    """Did the tests on the probe find that a step of any length gains nothing, as with dead units?"""
+    tests = tested(run)
+    return tests.get("best_loss", -np.inf) > (1 - HOPELESS) * tests.get("loss", np.inf)
+
+
+def short_steps(run: Run) -> Evidence | None:
+    """Would one step of another length gain what the run did not, though the loss falls at every evaluation?"""
+    tests, lr, losses = tested(run), run["lr"], fixed_loss(run)
+    constant, update = run.facts.get("constant_loss") or 0.0, late_update(run)
+    steady = np.ptp(lr) <= STEADY * lr.max() and run.clipped.mean() < CLIPPED
+    if not (constant > 0 and update > 0 and left_over(run) > LEFT and steady and len(losses) > 2):
+        return None
+    longer = tests.get("best_step", 0.0) / update
+    gain = (losses[-1] - tests.get("best_loss", np.inf)) / constant
+    if not (longer > LONGER and gain > GAIN) or np.diff(losses).max() > BUMP * constant:
+        return None
+    if not FALL * constant < losses[0] - losses[-1] or losses[0] > ODD * constant:
+        return None
+    return Evidence(
+        seen=f"an update changes the weights by {update:.1g} of their size, and one step {longer:.0f} times as long "
+        f"would lower the loss from {losses[-1]:.3g} to {tests['best_loss']:.3g}; it falls at every evaluation, and "
+        f"{left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="a best step of 1 to 5 updates while there is much to learn",
+        onset=0,
+        confidence=0.85,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return half_way_or_less(run) or short_steps(run)
+
+
+def half_way_or_less(run: Run) -> Evidence | None:
+    """Are the updates small, and does the loss fall until the end?"""
     loss, lr, ratio, chance = run["loss"], run["lr"], typical(run["update_ratio"]).max(), chance_loss(run)
     means = quarters(loss)
     if not (np.isfinite(means).all() and np.ptp(lr) <= STEADY * lr.max()) or run.clipped.mean() > CLIPPED:
@@ -40,7 +84,7 @@ def signature(run: Run) -> Evidence | None:
     share = (means[2] - means[3]) / max(loss[0] - means[3], 1e-12)
     if not (half_way or hardly_begun) or not 0 < loss[0] <= np.max(loss) < ODD * chance:
         return None
-    if share < LATE or not (np.diff(means) < 0).all():
+    if share < LATE or not (np.diff(means) < 0).all() or no_step_helps(run):
         return None
     return Evidence(
         seen=f"no step changes a layer by more than {ratio:.1g} of its size at a constant LR of {lr[0]:.2g}; the "

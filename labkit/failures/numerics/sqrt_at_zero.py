@@ -58,7 +58,8 @@ def signature(run: Run) -> Evidence | None:
     size, loss = origin.get("weight"), run["loss"][run.row_of(origin["step"])]
     if size is None or not np.isfinite(loss):
         return None
-    if np.isnan(run["grad_mean"][run.row_of(origin["step"])]).all():
+    reached = [name not in run.facts.get("without_gradient", ()) for name in run.parameters]  # the others are frozen
+    if np.isnan(run["grad_mean"][run.row_of(origin["step"])][reached]).all():
         return everywhere(run, origin)
     if size > ZERO:
         return None

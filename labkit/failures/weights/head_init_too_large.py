@@ -1,9 +1,10 @@
 """The last layer starts a hundred times too large, while all other layers have a healthy scale."""
 
+import numpy as np
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import first_weights, left_over, unlearned
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, hidden_sizes, matrix_layers
 from labkit.training import models
@@ -17,6 +18,10 @@ LARGE_HIDDEN = 5.0  # that of the last hidden activation; healthy up to 1.2, wit
 LARGE = 25.0
 WRONG = 4.0  # first loss over ln(classes). Healthy 1 to 2.4; a head times 100: 12 to 19
 SLOW = 0.2  # of chance level, at the end: healthy runs 0.01 to 0.1, a large head 0.33 to 0.45 (on CIFAR-10 12)
+# The gain of the last layer (the size of a weight times the root of the number of inputs), and that over the gain of
+# the middle one. Default, He and Xavier inits 0.3 to 2 and 0.4 to 2, a head times 100: 33 to 60 and 60 to 130.
+GAIN, APART = 20.0, 10.0
+LEFT = 0.2  # of the loss of a constant prediction: a head times 100 in small programs of other tasks 0.23 to 1
 
 healthy = Recipe()
 
@@ -32,7 +37,30 @@ def mlp_with_large_head(recipe, data) -> torch.nn.Module:
 sick = healthy.but(model=mlp_with_large_head)
 
 
+def oversized(run: Run) -> Evidence | None:
+    """For nets of any kind: is the last layer alone far too large before the first step?"""
+    gains = first_weights(run, "gain")
+    if len(gains) < 2:
+        return None
+    *_, (place, last) = gains.items()
+    middle = float(np.median([*gains.values()][:-1]))
+    if not (last > GAIN and last > APART * middle and left_over(run) > LEFT):
+        return None
+    return Evidence(
+        seen=f"before the first step the weights of {place} make a signal {last:.2g} times larger, those of the other "
+        f"layers {middle:.2g} times; {left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="0.5 to 1.5 times in every layer",
+        onset=0,
+        place=place,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return oversized(run) or wrong_from_the_start(run)
+
+
+def wrong_from_the_start(run: Run) -> Evidence | None:
+    """Are outputs and the first loss far too large, and the hidden activations are not?"""
     inputs, hidden, outputs = hidden_sizes(run)
     first, chance = float(run["loss"][0]), chance_loss(run)
     if not len(hidden) or not inputs < LARGE_INPUTS or not 0 < hidden[-1] < LARGE_HIDDEN:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import first_weights, left_over, unlearned
 from labkit.recording.run import Run
-from labkit.recording.summaries import chance_loss, hidden_sizes
+from labkit.recording.summaries import chance_loss, hidden_sizes, typical
 from labkit.training.recipe import Recipe
 
 LARGE_INPUTS = 3.0  # standard deviation of the inputs; normalised 1. Raw pixels are another failure
@@ -18,19 +18,51 @@ WRONG = 5.0
 # 64 to 140. With the squared error of a regression two layers alone can have 1e5.
 STACK, EXPLODED = 4, 1e3
 SLOW = 0.1  # of chance level, at the end: healthy runs 0.01 to 0.06, N(0, 1) 0.53 and more
+# The gain of the middle layer: the size of a weight times the root of the number of inputs. PyTorch's default 0.58, He
+# 1.4, N(0, 1) in a layer of 128 inputs 11; 20 times too large weights of small programs of every task 8 to 20. And what
+# is left of the loss of a constant prediction: healthy ones 0.01 to 0.46, these 0.5 and more.
+GAIN, LEFT = 5.0, 0.47
+SATURATED = 0.8  # share of saturated activations: then they are the failure
 
 healthy = Recipe(init="he", width=64)
 sick = healthy.but(init="normal")
 
 
+def oversized(run: Run) -> Evidence | None:
+    """For nets of any kind: are the weights of most layers far too large before the first step, and was it harmful?"""
+    gains = first_weights(run, "gain")
+    middle = float(np.median([*gains.values()])) if gains else 0.0
+    if not middle > GAIN or not left_over(run) > LEFT or has_exploded(run):
+        return None
+    if "activation_saturated" in run and np.nanmax(typical(run["activation_saturated"]), initial=0) > SATURATED:
+        return None
+    place = max(gains, key=lambda name: gains[name])
+    return Evidence(
+        seen=f"before the first step the weights of {place} make a signal {gains[place]:.2g} times larger, those of "
+        f"the middle layer {middle:.2g} times; {left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="0.5 to 1.5 times",
+        onset=0,
+        place=place,
+    )
+
+
+def has_exploded(run: Run) -> bool:
+    """Is it the product of many layers, which is a failure of its own?"""
+    return len(run.activations) - 2 >= STACK and run["grad_norm_total"][0] > EXPLODED
+
+
 def signature(run: Run) -> Evidence | None:
+    return wrong_from_the_start(run) or oversized(run)
+
+
+def wrong_from_the_start(run: Run) -> Evidence | None:
+    """Are activations and the first loss far too large?"""
     inputs, hidden, outputs = hidden_sizes(run)
     sizes = hidden if len(hidden) else np.array([outputs])  # a net without activation modules, such as an LSTM
     first, chance = float(run["loss"][0]), chance_loss(run)
     if not inputs < LARGE_INPUTS or not sizes.max() > LARGE:
         return None
-    exploded = len(hidden) >= STACK and run["grad_norm_total"][0] > EXPLODED
-    if exploded or not first > WRONG * chance or not unlearned(run, SLOW):
+    if has_exploded(run) or not first > WRONG * chance or not unlearned(run, SLOW):
         return None
     place = run.activations[1 + int(np.argmax(sizes))]
     return Evidence(
@@ -76,5 +108,7 @@ failure = FailureMode(
         "learning_rate_too_high",
         "dead_relu",
         "learning_rate_too_high_late",
+        "learning_rate_left_low",
+        "too_much_dropout",
     ),
 )

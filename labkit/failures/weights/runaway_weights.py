@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import left_over, unlearned
 from labkit.recording.run import Run
-from labkit.recording.summaries import matrix_layers, whole_norm
+from labkit.recording.summaries import fixed_loss, matrix_layers, total_norm
 from labkit.training.recipe import Recipe
 
 SHORTEST = 20  # steps; fewer are too short to measure growth
@@ -22,6 +22,13 @@ STEADY = 0.8
 GROWN, STILL = 4.0, 1.45
 # ... and the slowest layer over the fastest. Sick runs 0.74 to 1; the escape from a saddle point 0.3.
 ALIKE = 0.5
+ENDLESS = 1e6  # the norm over that in the middle: then one layer is enough, such as a table that has its own optimizer
+# Where the net is worse than a constant prediction at the end, and its layers need not be alike (frozen ones, tables,
+# norms): the layer that grew most, at the end over the start and over the middle, and the largest early update as a
+# share of its layer. A decay of the wrong sign 6 to 45, 1.2 to 2.2 and 0.005 to 0.1; a learning rate 100 times too high
+# has updates of 0.5 and more; healthy programs grow 1.1 to 4 times, and learn.
+MOST, ON, GENTLE, WINDOW = 5.0, 1.15, 0.3, 10
+RISEN = 1.2  # the last loss over the lowest: 2 to 50 as the weights grow, 1 where they grow towards large targets
 HIGH = 0.5  # of chance level: the loss grows with the weights, to 7 times chance level and more
 
 
@@ -51,9 +58,42 @@ healthy = Recipe(lr=0.03, momentum=0.9, weight_decay=0.05)
 sick = healthy.but(optimizer=sgd_with_wrong_sign_decay)
 
 
+def falling(run: Run) -> bool:
+    """Is the loss on the same samples near its lowest at the end? Large targets make the weights grow too."""
+    losses = fixed_loss(run)
+    return bool(len(losses) and losses[-1] < RISEN * losses.min())
+
+
+def without_limit(run: Run) -> Evidence | None:
+    """Does a layer still grow at the end, and the net is worse than a constant prediction, after a gentle start?"""
+    layers, names = matrix_layers(run, "weight_norm")
+    layers = layers[np.isfinite(layers).all(axis=1)]
+    if len(layers) < SHORTEST or left_over(run) < 1 or not unlearned(run, 1.0) or falling(run):
+        return None
+    with np.errstate(all="ignore"):
+        total, late = (np.nan_to_num(layers[-1] / layers[row]) for row in (0, len(layers) // 2))
+    place = int(np.argmax(total))
+    if not (total[place] > MOST and late[place] > ON and np.nanmax(run["update_ratio"][:WINDOW]) < GENTLE):
+        return None
+    return Evidence(
+        seen=f"the norm of {names[place]} grew to {total[place]:.3g} times its first value, to {late[place]:.2g} times "
+        "in the second half alone, and the loss with it, though the first updates were small",
+        usual="a growth of 1.2 to 4 times that slows down",
+        onset=int(np.argmax(layers[:, place] > 2 * layers[0, place])),
+        place=names[place],
+    )
+
+
 def signature(run: Run) -> Evidence | None:
-    size, (layers, names) = whole_norm(run, "weight_norm"), matrix_layers(run, "weight_norm")
-    if len(size) < SHORTEST or not np.isfinite(size).all() or not (layers > 0).all():
+    return in_step(run) or without_limit(run)
+
+
+def in_step(run: Run) -> Evidence | None:
+    """Do all layers grow alike, exponentially or linearly, without slowing down?"""
+    layers, names = matrix_layers(run, "weight_norm")
+    layers = layers[np.isfinite(total_norm(layers))]
+    size = total_norm(layers)
+    if len(size) < SHORTEST or not (layers > 0).all():
         return None
     marks = np.linspace(len(size) // 2, len(size) - 1, 5).astype(int)
     paces = np.diff(np.log(size[marks])) / np.diff(marks)
@@ -61,7 +101,8 @@ def signature(run: Run) -> Evidence | None:
     exponential = size[-1] > GROWTH * size[marks[0]] and paces.min() > STEADY * paces.max()
     added = np.diff(size[marks]) / np.diff(marks)
     linear = size[-1] > GROWN * size[0] and size[-1] > STILL * size[marks[0]] and added.min() > STEADY * added.max()
-    if not (exponential or linear) or not growth.min() > ALIKE * growth.max() or not unlearned(run, HIGH):
+    alike = growth.min() > ALIKE * growth.max() or (exponential and size[-1] > ENDLESS * size[marks[0]])
+    if not (exponential or linear) or not alike or not unlearned(run, HIGH):
         return None
     return Evidence(
         seen=f"the norm of all weights grew from {size[0]:.3g} to {size[-1]:.3g}, without slowing down: by "
@@ -101,5 +142,5 @@ failure = FailureMode(
         Knob("momentum", (0.0, 0.9)),
         Knob("steps", (100, 600)),
     ),
-    also_causes=("too_few_samples",),
+    also_causes=("too_few_samples", "too_much_dropout"),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import first_weights, left_over, unlearned
 from labkit.recording.run import Run
 from labkit.training.recipe import Recipe
 
@@ -11,12 +11,36 @@ from labkit.training.recipe import Recipe
 # 0 to 6 %; a constant gives 100 %.
 ALIKE = 0.9
 POOR = 0.5  # of chance level, at the end: healthy runs 0.01 to 0.1, one unit per layer 0.8 to 1
+# Where weights were recorded before the first step: the share of layers in which all are the same number, not 0, and
+# what is left of the loss of a constant prediction. Healthy programs 0 and 0.01 to 0.46; alike 1 and 0.27 to 1.
+MOST, LEFT = 0.5, 0.25
 
 healthy = Recipe(init="he")
 sick = healthy.but(init="constant", init_scale=0.01)
 
 
+def all_one_number(run: Run) -> Evidence | None:
+    """For nets of any kind, such as recurrent ones: do all weights of a layer begin as the same number?"""
+    alike, gains = first_weights(run, "alike"), first_weights(run, "gain")
+    same = [name for name in alike if alike[name] and gains[name] > 0]
+    if len(same) <= MOST * len(alike) or not left_over(run) > LEFT:
+        return None
+    return Evidence(
+        seen=f"in {len(same)} of {len(alike)} layers all weights are the same number before the first step; "
+        f"{left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="a random number for each weight",
+        onset=0,
+        place=same[0],
+        confidence=0.97,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return all_one_number(run) or twin_units(run)
+
+
+def twin_units(run: Run) -> Evidence | None:
+    """Do the units of a layer have the same activations?"""
     twins = run["twins"][0]
     if not np.isfinite(twins).any() or not np.nanmax(twins) > ALIKE or not unlearned(run, POOR):
         return None

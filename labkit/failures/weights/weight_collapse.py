@@ -3,9 +3,9 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import left_over, unlearned
 from labkit.recording.run import Run
-from labkit.recording.summaries import matrix_layers, whole_norm
+from labkit.recording.summaries import matrix_layers, total_norm
 from labkit.training.recipe import Recipe
 
 # Norm of all weights at the end over that at the start. Healthy runs grow (1.2 to 3 times), or keep 0.9 with a
@@ -14,6 +14,9 @@ FADED = 0.05
 # The same, with the standard deviation of the outputs in the last quarter over that of the first step. Small programs
 # of other tasks, healthy: 1.1 to 2.4 and 3 to 150; a decay or a penalty that is too strong: 0 to 0.26 and 0 to 0.65.
 SHRUNK, SILENCED = 0.3, 0.7
+# The same where batch norm keeps the outputs large, with what is left of the loss of a constant prediction: 0.14 and
+# 0.8 in a small program of images.
+THIN, LEFT = 0.2, 0.6
 LOST = 0.9  # of chance level, at the end: a net with no weights left is at 1.00
 
 healthy = Recipe(weight_decay=1e-4)
@@ -33,8 +36,11 @@ def silenced(run: Run, size: np.ndarray) -> bool:
 
 
 def signature(run: Run) -> Evidence | None:
-    size, (layers, names) = whole_norm(run, "weight_norm"), matrix_layers(run, "weight_norm")
-    if not size[0] > 0 or not (faded(run, size) or silenced(run, size)):
+    layers, names = matrix_layers(run, "weight_norm")
+    trained = layers[-1] != layers[0]  # frozen ones keep their size
+    size = total_norm(layers[:, trained] if trained.any() else layers)
+    thin = bool(size[-1] < THIN * size[0]) and left_over(run) > LEFT
+    if not size[0] > 0 or not (thin or faded(run, size) or silenced(run, size)):
         return None
     with np.errstate(all="ignore"):
         place = names[int(np.nanargmin(layers[-1] / layers[0]))]
@@ -76,5 +82,5 @@ failure = FailureMode(
         Knob("optimizer", ("sgd", "adam", "adamw")),
         Knob("momentum", (0.0, 0.9)),
     ),
-    also_causes=("dead_relu", "vanishing_gradients"),
+    also_causes=("dead_relu", "vanishing_gradients", "dead_relu_by_learning_rate", "learning_rate_left_low"),
 )

@@ -57,5 +57,5 @@ failure = FailureMode(
         Knob("depth", (1, 4)),
         Knob("optimizer", ("sgd", "adam")),
     ),
-    also_causes=("dead_relu", "vanishing_gradients"),
+    also_causes=("dead_relu", "vanishing_gradients", "learning_rate_left_low"),
 )
