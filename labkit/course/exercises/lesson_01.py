@@ -163,8 +163,8 @@ exercises = (
         points=3,
         hints=(
             "What counts is learning rate / batch size. The batch size has to stay; what is left?",
-            "A lower learning rate is less noisy, but slow, and 400 batches of 4 are few images. Train longer, and start "
-            "with a higher learning rate than you end with.",
+            "A lower learning rate is less noisy, but slow, and 400 batches of 4 are few images. Train longer, and "
+            "start with a higher learning rate than you end with.",
             "Eight times as many steps, and a decay to 0: look at the entries `steps` and `schedule`.",
         ),
     ),

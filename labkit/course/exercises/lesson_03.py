@@ -181,8 +181,8 @@ exercises = (
         "lowest points the learning rate is already so high that the loss jumps.",
         wrong={
             "0.0001": "safe but slow: at that learning rate the curve is still flat, so nothing is learned.",
-            "1": "the loss is still low there, but it has jumped before and is about to rise for good. A little later in "
-            "this lesson you will see what 1 does.",
+            "1": "the loss is still low there, but it has jumped before and is about to rise for good. A little later "
+            "in this lesson you will see what 1 does.",
             "2": "there the loss is already off the plot.",
         },
         hints=(

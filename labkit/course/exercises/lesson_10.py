@@ -191,7 +191,8 @@ exercises = (
         },
         hints=(
             "Three ratios for each: first layer over last layer; step 60 over step 0; update over weight.",
-            "One has updates of less than a millionth. One has a first-layer gradient that grows. No other run shows these.",
+            "One has updates of less than a millionth. One has a first-layer gradient that grows. No other run shows "
+            "these.",
             "In one of the other two, gradients shrink by tens of thousands from the last layer to the first.",
         ),
     ),
