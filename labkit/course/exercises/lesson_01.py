@@ -164,8 +164,8 @@ exercises = (
         hints=(
             "What counts is learning rate / batch size. The batch size has to stay; what is left?",
             "A lower learning rate alone is less noisy, but slow. Start higher than you end.",
-            "A schedule that decays the learning rate to 0: look at the entry `schedule`. And 400 batches of 4 are only "
-            "1,600 images: give it eight times the steps.",
+            "A schedule that decays the learning rate to 0: look at the entry `schedule`. And 400 batches of 4 are "
+            "only 1,600 images: give it eight times the steps.",
         ),
     ),
     explain(
