@@ -133,6 +133,8 @@ FACTS: dict[str, Kind] = {
     "unregistered": many(many(WHOLE)),
     "batch_length": WHOLE,
     "order_repeats": NUMBER,
+    "fresh_steps": WHOLE,  # before samples came again
+    "val_columns_apart": NUMBER,  # share of the columns of inputs that differ between training and validation
     "val_trained_on": NUMBER,
     "val_trained_on_by_chance": NUMBER,
     "val_changed": NUMBER,
