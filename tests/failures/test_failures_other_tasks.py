@@ -264,6 +264,28 @@ def test_a_loss_that_compares_every_output_with_every_target(run, named):
     assert seen("loss_broadcast", run) is named
 
 
+def weighted(ratio=300.0, accuracy=0.25, task="classes"):
+    facts = {"task": task, "probe_tests": {"truth": 0.0, "swapped": ratio * CONSTANT}}
+    run = run_of(facts=facts)
+    return type(run)(run.traces | {"val_accuracy": np.full(5, accuracy)}, layers=run.layers, facts=run.facts)
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (weighted(), True),
+        (weighted(ratio=61.0), True),  # CHEAP
+        (weighted(ratio=59.0), False),
+        (weighted(accuracy=0.89), True),  # POOR
+        (weighted(accuracy=0.91), False),
+        (weighted(task="tokens"), True),  # TASKS
+        (weighted(task="numbers"), False),
+    ],
+)
+def test_a_class_that_weighs_far_more_than_the_others(run, named):
+    assert seen("class_weights_out_of_proportion", run) is named
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 
