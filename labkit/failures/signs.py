@@ -110,10 +110,10 @@ AFTERMATH = 5.0  # clipped to 1: 1.1 to 1.8; unclipped: 95 to 440 after one imag
 def outlier_batches(run: Run, window: int = 50) -> list[OutlierBatch]:
     """Every step with outliers that has at least ten steps before it to compare with, and one after it."""
     found, loss, norm = [], run["loss"], run["grad_norm_total"]
-    for step in np.flatnonzero(run["input_outliers"] > 0):
+    for step in np.flatnonzero(run["input_outliers"][10:] > 0) + 10:
         before, after = slice(max(0, step - window), step), loss[step + 1 : step + 1 + window]
         usual = np.median(loss[before]), np.median(norm[before])
-        if step >= 10 and len(after) and np.isfinite(usual).all() and min(usual) > 0:
+        if len(after) and np.isfinite(usual).all() and min(usual) > 0:
             worst = np.nan_to_num(after, nan=np.inf).max()
             found.append(
                 OutlierBatch(int(step), float(run["input_outliers"][step]), norm[step] / usual[1], worst / usual[0])

@@ -96,7 +96,8 @@ def faint_run(deviation=0.001, largest=0.004, left=0.9, facts=None):
         ({"largest": 1.0}, False),  # rare ones
         ({"left": 0.51}, True),  # LEFT
         ({"left": 0.49}, False),
-        ({"facts": {"batch_norms": ["norm1"]}}, False),
+        ({"facts": {"batch_norms": ["norm1"]}}, True),  # its running variance is no help, next to its epsilon
+        ({"facts": {"batch_norms": ["norm1"]}, "left": 0.49}, False),  # and here it is
     ],
 )
 def test_inputs_scaled_twice(changes, expected):
@@ -161,16 +162,16 @@ def shuffled_run(
         ({"loss": np.r_[3.6, np.full(199, 2.3)]}, False),
         ({"accuracy": 0.19}, True),
         ({"accuracy": 0.21}, False),
-        ({"weights": 0.55}, True),
-        ({"weights": 0.45}, False),
+        ({"weights": 0.26}, True),
+        ({"weights": 0.24}, False),
         ({"gradient": 0.25}, True),
         ({"gradient": 0.15}, False),
         ({"update": 1.5e-3}, True),
         ({"update": 0.7e-3}, False),
         ({"inputs": 2e-4}, True),
         ({"inputs": 5e-5}, False),
-        ({"dead": 0.45}, True),
-        ({"dead": 0.55}, False),
+        ({"dead": 0.84}, True),
+        ({"dead": 0.86}, False),
         ({"relabelled": 0.05}, True),
         ({"relabelled": 0.2}, False),
         ({"shares": [0.45, 0.55 - 0.08, *[0.01] * 8]}, True),

@@ -5,6 +5,7 @@ import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import tested
+from labkit.recording.meters import layer_of
 from labkit.recording.run import Run
 from labkit.recording.summaries import (
     chance_loss,
@@ -43,6 +44,7 @@ EVALUATIONS, LATER, SOME, NEVER, BUSIER, FAINT = 4, 0.9, 0.4, 0.85, 5e-3, 0.05
 # Nets that memorise fast: the same at the first evaluation and after a quarter. Shuffled 0.97 to 1.01 and 0.7 to 0.9;
 # where only the validation set differs 0.6 to 0.95, and 0.1 to 0.6: what is learned helps with the next samples.
 FIRST, MEMORISED = 0.96, 0.65
+EASIER = 0.8  # the lowest first validation that still counts as nothing learned; shuffled 0.82 to 1.2
 BLIND = 0.01  # difference between perfect outputs for their own targets and for others: at 0 the loss is to blame
 WORSE = 1.3  # the highest of these losses on the probe; shuffled up to 1.2. Where it rises further, steps are wrong
 
@@ -60,9 +62,9 @@ sick = healthy.but(batches=shuffled_labels)
 
 def working(run: Run, alive: float = ALIVE) -> bool:
     """Are images, gradients, updates and units healthy?"""
-    weights = matrix_layers(run, "weight_norm")[0]
-    trained = weights[-1] != weights[0]  # the others are frozen
-    updates = typical(matrix_layers(run, "update_ratio")[0])[trained]
+    weights, names = matrix_layers(run, "weight_norm")
+    frozen = {layer_of(name) for name in run.facts.get("without_gradient", ())}
+    updates = typical(matrix_layers(run, "update_ratio")[0])[[name not in frozen for name in names]]
     gradient = typical(run["grad_norm_total"][:, None])[0]
     return bool(
         len(updates)
@@ -80,7 +82,7 @@ def memorised_at_best(run: Run) -> Evidence | None:
     if len(left) < EVALUATIONS or not np.isfinite(validated).all():
         return None
     early, largest = float(left[len(left) // 4]), np.nanmax(typical(run["update_ratio"]))
-    best = float(validated.min() / min(1.0, validated[0]))  # other targets may vary less than those of the probe
+    best = float(validated.min() / np.clip(validated[0], EASIER, 1.0))  # its targets may vary less than the probe's
     slow = (early > LATER and left[-1] > SOME) or (left[0] > FIRST and early > MEMORISED)
     if not (slow and best > NEVER and largest > BUSIER and left.max() < WORSE):
         return None

@@ -54,8 +54,9 @@ def everywhere(run: Run, origin: dict) -> Evidence:
 def is_first_in_gradients(run: Run, origin: dict) -> bool:
     """Is the loss of that step finite, and the gradient of every parameter that has one NaN?"""
     row = run.row_of(origin["step"])
-    reached = [name not in run.facts.get("without_gradient", ()) for name in run.parameters]  # the others are frozen
-    return bool(np.isfinite(run["loss"][row]) and np.isnan(run["grad_mean"][row][reached]).all())
+    means, silent = run["grad_mean"][row], run.facts.get("without_gradient", ())  # the latter are frozen
+    reached = means[[name not in silent for name in run.parameters]] if silent else means
+    return bool(len(reached) and np.isfinite(run["loss"][row]) and np.isnan(reached).all())
 
 
 def signature(run: Run) -> Evidence | None:
