@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from labkit.diagnosis.calibration import confidence
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import Evidence, FailureMode
 from labkit.failures.signs import LONG_ENOUGH, LOOKS, Look, left_over, looks, ruled_out
@@ -37,7 +38,7 @@ class Diagnosis:
     seen: str
     usual: str
     prescription: str
-    confidence: float
+    confidence: float  # how often such a verdict is correct: calibration.py
     rules_out: tuple[str, ...] = ()  # failures whose curves look the same, and whose own signs are not there
     candidates: tuple[str, ...] = ()  # of an unsure one
 
@@ -45,6 +46,11 @@ class Diagnosis:
     def because(self) -> str:
         """The measured value and the usual one."""
         return f"{self.seen} (usual: {self.usual})"
+
+    @property
+    def certainty(self) -> str:
+        """The confidence in words: 'about 90 %'."""
+        return f"about {5 * round(20 * self.confidence)} %"
 
     def __str__(self) -> str:
         place = f" in {self.place}" if self.place else ""
@@ -73,12 +79,13 @@ def diagnose(run: Run, strict: bool = True) -> list[Diagnosis]:
     names = {mode.name for mode, _ in found}
     caused = {effect for mode, _ in found for effect in mode.also_causes if effect in names}
 
-    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, bool, int, int, str]:
+    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, bool, int, int, float, str]:
         mode, evidence = finding
-        weak = evidence.confidence < WEAK
-        return mode.name in caused, weak, evidence.onset, PRECEDENCE.index(mode.topic), mode.name
+        weak, sure = evidence.confidence < WEAK, confidence(mode.name, evidence.confidence)
+        return mode.name in caused, weak, evidence.onset, PRECEDENCE.index(mode.topic), -sure, mode.name
 
-    return [_diagnosis(mode, evidence, answers) for mode, evidence in sorted(found, key=rank)]
+    excluded = ruled_out(run)
+    return [_diagnosis(mode, evidence, answers, excluded) for mode, evidence in sorted(found, key=rank)]
 
 
 def evidence_of(mode: FailureMode, run: Run) -> Evidence | None:
@@ -101,9 +108,15 @@ def answer_of(mode: FailureMode, run: Run, strict: bool = True) -> Evidence | No
         return NoTrace(f"{mode.name} could not be tested: {type(error).__name__}: {error}")
 
 
-def _diagnosis(mode: FailureMode, evidence: Evidence, answers: dict) -> Diagnosis:
+def _diagnosis(mode: FailureMode, evidence: Evidence, answers: dict, excluded: dict[str, str]) -> Diagnosis:
     alike = [name for name, other in FAILURES.items() if other.looks == mode.looks and answers[name] is None]
-    alike.sort(key=lambda name: PRECEDENCE.index(FAILURES[name].topic) if FAILURES[name].topic != mode.topic else -1)
+
+    def likely(name: str) -> tuple[bool, int]:
+        """Those that a test on the probe has excluded, then those of the same topic."""
+        topic = FAILURES[name].topic
+        return name not in excluded, -1 if topic == mode.topic else PRECEDENCE.index(topic)
+
+    alike.sort(key=likely)
     return Diagnosis(
         name=mode.name,
         title=mode.title,
@@ -112,7 +125,7 @@ def _diagnosis(mode: FailureMode, evidence: Evidence, answers: dict) -> Diagnosi
         seen=evidence.seen,
         usual=evidence.usual,
         prescription=mode.remedy,
-        confidence=evidence.confidence,
+        confidence=confidence(mode.name, evidence.confidence),
         rules_out=tuple(alike[:SHOWN]),
     )
 

@@ -6,8 +6,9 @@ import textwrap
 
 import numpy as np
 
-from labkit.diagnosis.diagnose import diagnose
+from labkit.diagnosis.diagnose import UNSURE, diagnose
 from labkit.diagnosis.study import Study
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
 from labkit.recording.run import Run
 from labkit.recording.summaries import gradient_ratio, matrix_names, typical, worst_dead
@@ -152,6 +153,10 @@ def exam(run: Run, strict: bool = True) -> str:
     lines += ["", _row("verdict", "no failure shows")] if not found else [""]
     for number, each in enumerate(found):
         lines.append(_row("verdict" if number == 0 else "and", str(each)))
+        if each.name != UNSURE:
+            lines.append(_row("certainty", f"{each.certainty} of such verdicts are correct"))
+    if len(found) > 1:
+        lines.append(_row("to tell", FAILURES[found[0].name].first_check))
     return "\n".join(lines)
 
 

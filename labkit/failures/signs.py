@@ -20,6 +20,9 @@ def left_over(run: Run) -> float:
     return float(run["probe_loss"][-1] / constant) if constant > 0 and "probe_loss" in run else float("nan")
 
 
+# Share of the steps, and relative difference, for sizes that count as the same. Clipped to a norm: all of them, within
+# 1e-6; the L1 penalty, whose gradient is nearly constant: 1e-4 to 1e-2 apart.
+NEARLY_ALL, SAME_SIZE = 0.9, 1e-5
 PREFERS = 0.5  # how much lower perfect outputs are rated than those for other targets, as a share: healthy 0.75 to 1
 SHORT = 5.0  # the best step over a late update: a learning rate that is too low 14 and more, healthy runs 0.2 to 30
 GAIN = 0.03  # what the best step gains, as a share of the loss; with a learning rate that is too low 0.04 and more
@@ -56,6 +59,16 @@ def late_update(run: Run) -> float:
     with np.errstate(all="ignore"):
         shares = total_norm(run["update_norm"][late]) / total_norm(run["weight_norm"][late])
     return float(np.median(shares)) if np.isfinite(shares).all() else 0.0
+
+
+def clipped_to(run: Run, sizes: np.ndarray) -> float:
+    """The threshold at which these sizes of gradients were cut off at nearly every step; 0 where they were not.
+
+    A loop that clips by itself does not tell its threshold, but no gradient has the same size twice.
+    """
+    sizes = sizes[run.measured_in_full & np.isfinite(sizes)]
+    limit = float(np.median(sizes)) if len(sizes) > 1 else 0.0
+    return limit if limit > 0 and np.mean(np.abs(sizes / limit - 1) < SAME_SIZE) > NEARLY_ALL else 0.0
 
 
 def first_weights(run: Run, what: str) -> dict[str, float]:
@@ -97,10 +110,10 @@ AFTERMATH = 5.0  # clipped to 1: 1.1 to 1.8; unclipped: 95 to 440 after one imag
 def outlier_batches(run: Run, window: int = 50) -> list[OutlierBatch]:
     """Every step with outliers that has at least ten steps before it to compare with, and one after it."""
     found, loss, norm = [], run["loss"], run["grad_norm_total"]
-    for step in np.flatnonzero(run["input_outliers"] > 0):
+    for step in np.flatnonzero(run["input_outliers"][10:] > 0) + 10:
         before, after = slice(max(0, step - window), step), loss[step + 1 : step + 1 + window]
         usual = np.median(loss[before]), np.median(norm[before])
-        if step >= 10 and len(after) and np.isfinite(usual).all() and min(usual) > 0:
+        if len(after) and np.isfinite(usual).all() and min(usual) > 0:
             worst = np.nan_to_num(after, nan=np.inf).max()
             found.append(
                 OutlierBatch(int(step), float(run["input_outliers"][step]), norm[step] / usual[1], worst / usual[0])

@@ -135,6 +135,8 @@ FACTS: dict[str, Kind] = {
     "batch_length": WHOLE,
     "different_samples": WHOLE,  # of the first million that were trained on
     "order_repeats": NUMBER,
+    "fresh_steps": WHOLE,  # before samples came again
+    "val_columns_apart": NUMBER,  # share of the columns of inputs that differ between training and validation
     "val_trained_on": NUMBER,
     "val_trained_on_by_chance": NUMBER,
     "val_changed": NUMBER,

@@ -16,6 +16,9 @@ PIXELS = 128  # of each sample, at fixed random places: enough to distinguish an
 TOGETHER = 1024  # samples that are fingerprinted together: eight batches of 128, half a megabyte
 KEPT = 2**20  # samples of a run that the facts are about: the first ones, 16 MB
 PAIRED = 20_000  # samples that are compared with the others of their batch
+# Columns of training and validation inputs are compared from this many samples on. Their means or deviations differ if
+# they do so by this many standard errors, and by this share of the usual deviation.
+COMPARABLE, ERRORS, MATTERS = 64, 6.0, 0.1
 AT_ONCE = 128  # of these in float64 at once: 128 KB, which stays in the cache
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -48,6 +51,7 @@ class SampleLog:
         self.train_modes: list[bool] = []
         self.labels: list[torch.Tensor] = []
         self.trained = Book()
+        self.columns: Columns | None = None  # of the first training samples
         self.early = Samples()  # of the chapters before
         self.validated: list[Book] = []  # of the first and of the last validation
         self.evaluations: list[dict] = []
@@ -155,6 +159,7 @@ class SampleLog:
             "batch_length": int(np.median(so_far.lengths)) if len(so_far.lengths) else 0,
             "different_samples": len(np.unique(so_far.prints)),
             "order_repeats": order_repeats(so_far.prints),
+            "fresh_steps": fresh_steps(so_far),
         } | self._validation_facts(so_far)
         if len(so_far.labels) and so_far.aligned:
             facts["label_shares"] = (np.bincount(so_far.labels) / len(so_far.labels)).round(6).tolist()
@@ -173,6 +178,7 @@ class SampleLog:
     def begin_chapter(self) -> None:
         """The traces have been read: only what the facts need is kept of the steps so far."""
         self.early = self._so_far()
+        self.columns = self.columns or self.trained.columns
         self.trained, self.train_modes, self.labels = Book(), [], []
 
     def _so_far(self) -> "Samples":
@@ -196,7 +202,8 @@ class SampleLog:
             return {}
         first, last = self.validated[0].read()[0], self.validated[-1].read()[0]
         changed = float(1 - np.isin(last, first).mean())
-        return {
+        columns = columns_apart(self.columns or self.trained.columns, self.validated[0].columns)
+        return ({} if columns is None else {"val_columns_apart": columns}) | {
             "val_trained_on": float(np.isin(last, trained.prints).mean()),
             "val_trained_on_by_chance": overlap_by_chance(trained),
             "val_changed": changed,
@@ -222,6 +229,35 @@ class Samples:
         return Samples(**kept, aligned=self.aligned and len(prints) == len(labels))
 
 
+@dataclass
+class Columns:
+    """Mean and standard deviation of each recorded value over some samples."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+    count: int
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> "Columns":
+        deviation, mean = torch.std_mean(values, dim=0, correction=0)
+        return cls(mean, deviation, len(values))
+
+
+def columns_apart(trained: Columns | None, validated: Columns | None) -> float | None:
+    """The share of columns whose mean or deviation differs by more than sampling explains; None if not comparable."""
+    if trained is None or validated is None or trained.mean.shape != validated.mean.shape:
+        return None
+    if min(trained.count, validated.count) < COMPARABLE:
+        return None
+    one, other = trained.deviation, validated.deviation
+    least = MATTERS * torch.stack([one, other]).square().mean().sqrt()
+    means, deviations = (trained.mean - validated.mean).abs(), (one - other).abs()
+    error = (one.square() / trained.count + other.square() / validated.count).sqrt()
+    moved = means > torch.maximum(ERRORS * error, least)
+    stretched = deviations > torch.maximum(ERRORS * error, least)
+    return float((moved | stretched).float().mean())
+
+
 class Book:
     """Fingerprints of samples and their largest values: written on the device, and read at the end.
 
@@ -235,6 +271,7 @@ class Book:
         self.prints: list[torch.Tensor] = []
         self.largest: list[torch.Tensor] = []
         self.lengths: list[int] = []
+        self.columns: Columns | None = None  # of the samples that were settled first
 
     def write(self, samples: list[torch.Tensor]) -> None:
         """The samples of one step or of one validation."""
@@ -254,6 +291,7 @@ class Book:
     def _settle(self) -> None:
         if self.waiting:
             values = torch.cat(self.waiting, out=self._room(self.waiting))
+            self.columns = self.columns or Columns.of(values)
             self.prints.append(fingerprints(values))
             self.largest.append(values.abs_().amax(1))
             self.waiting = []
@@ -354,6 +392,17 @@ def not_in_optimizer(model: nn.Module, optimizers) -> list[str]:
     """Names of the parameters that none of the optimizers updates."""
     held = {id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]}
     return [name for name, weight in model.named_parameters() if id(weight) not in held]
+
+
+def fresh_steps(samples: Samples) -> int:
+    """How many steps there were before most samples of a batch had been in an earlier one: the first pass."""
+    ends = np.cumsum(samples.lengths)
+    whole = int(np.searchsorted(ends, len(samples.prints), side="right"))  # steps of which every sample was kept
+    _, first, again = np.unique(samples.prints, return_index=True, return_inverse=True)
+    for step, (begin, end) in enumerate(zip(ends[:whole] - samples.lengths[:whole], ends[:whole], strict=True)):
+        if end > begin and (first[again[begin:end]] < begin).mean() > 0.5:
+            return step
+    return whole
 
 
 def order_repeats(prints: np.ndarray) -> float:

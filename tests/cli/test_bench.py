@@ -84,9 +84,10 @@ def test_the_loops_really_train(net, short, digits, monkeypatch):
 
     monkeypatch.setattr(bench, "Training", noted)
     recipe = bench.NETS[net].but(samples=512, width=8)
-    for contestant in (bench.ours(recipe), bench.bare(recipe), bench.tutorial(recipe, digits)):
+    loops = [bench.watched(recipe, 1), bench.unwatched(recipe), bench.with_norms(recipe)]
+    for contestant in (bench.ours(recipe), bench.bare(recipe), bench.tutorial(recipe, digits), *loops):
         assert contestant() > 0
-    assert len(trained) == 3
+    assert len(trained) == 6
     for training in trained:
         after = list(training.model.parameters())
         assert any(not torch.equal(old, new) for old, new in zip(training.before, after, strict=True))
@@ -108,6 +109,14 @@ def test_ours_takes_as_many_steps_as_the_bare_loop_and_validates_never(short, mo
     monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *args: updates.append(1) or step(self, *args))
     bench.bare(tiny())()
     assert len(updates) == 5
+
+
+def test_three_norms_of_every_parameter_are_taken_at_each_step(short, monkeypatch):
+    taken, norms = [], torch._foreach_norm
+    monkeypatch.setattr(torch, "_foreach_norm", lambda tensors: taken.append(norms(tensors)) or taken[-1])
+    bench.with_norms(tiny(depth=2))()
+    assert len(taken) == 3 * 5 and {len(each) for each in taken} == {4}
+    assert all(norm > 0 for each in taken for norm in each)  # an update moves every parameter
 
 
 def test_a_whole_run_is_timed_from_its_first_step(short, monkeypatch):
@@ -243,7 +252,7 @@ def found(short, monkeypatch) -> dict:
 
 def test_all_ratios_have_their_names_and_conditions_and_can_be_written_as_json(found):
     values = json.loads(json.dumps(found, allow_nan=False))
-    assert set(values["instruments"]) == set(values["tutorial"]) == set(bench.NETS)
+    assert set(values["instruments"]) == set(values["norms"]) == set(values["tutorial"]) == set(bench.NETS)
     assert set(values["watch"]) == {*bench.NETS, "every_10th"} and set(values["growth"]) == set(GROWTH)
     ratios = [*values["instruments"].values(), *values["tutorial"].values(), values["data_path"], values["poster"]]
     ratios += [values["whole_run"], values["find_lr"], *values["growth"].values()]

@@ -37,13 +37,14 @@ def calls(monkeypatch) -> list[Recipe]:
 
 @pytest.fixture
 def quick(monkeypatch):
-    """learning_rate_too_low in ten steps."""
+    """learning_rate_too_low in ten steps, and with a setting of its own on CIFAR-10."""
     short = {"steps": 10, "samples": 256, "evaluate_every": 5}
     mode = dataclasses.replace(
         LOW,
         healthy=LOW.healthy.but(**short),
         sick=LOW.sick.but(**short),
         cures={words: recipe.but(**short) for words, recipe in LOW.cures.items()},
+        cifar10={"width": 32},
     )
     monkeypatch.setattr(module, "FAILURES", {mode.name: mode})
     return mode
@@ -78,8 +79,8 @@ def test_changes_are_made_to_the_sick_recipe_alone(calls, quick):
 
 def test_seed_and_data_set_go_to_all_three(calls, quick):
     found = study(LOW.name, 3, "cifar10")
-    settings = {(each.seed, each.data.__name__, each.momentum) for each in found.recipes.values()}
-    assert settings == {(3, "cifar10", 0.0)}
+    settings = {(each.seed, each.data.__name__, each.width) for each in found.recipes.values()}
+    assert settings == {(3, "cifar10", 32)}
     assert found.sick.recipe["seed"] == 3
 
 
@@ -209,7 +210,7 @@ def test_a_false_cure_is_not(calls):
 def test_the_twin_has_the_data_set_the_seed_and_the_setting_of_the_recipe(calls, quick):
     recipe = quick.sick.but(data="cifar10", seed=4)
     is_cured(LOW.name, recipe)
-    assert calls == [recipe, quick.healthy.but(data="cifar10", seed=4)]
+    assert calls == [recipe, quick.healthy.but(data="cifar10", seed=4, width=32)]
 
 
 def test_a_data_set_of_ones_own_keeps_the_healthy_recipe(calls, quick):
@@ -245,7 +246,7 @@ def test_studies_come_in_the_order_of_their_names(monkeypatch):
 def test_in_one_process_the_studies_share_their_runs(monkeypatch):
     asked = []
     monkeypatch.setattr(run_store, "train", lambda recipe, **_: asked.append(recipe) or trained(tiny()))
-    names = ["learning_rate_too_low", "batch_too_small"]
+    names = ["learning_rate_too_low", "zero_init"]
     one, other = run_studies(names, seed=0, dataset="mnist")
     assert asked == [one.recipes["healthy"], one.recipes["sick"], other.recipes["sick"]]
 

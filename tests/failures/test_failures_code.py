@@ -194,6 +194,7 @@ def bounded(low=0.0, high=1.0, ends=(0.5, 0.06), losses=(2.3, 1.6), classes=10, 
         ranges[:, -2], means[:, -2] = ranges[:, -1], 0.4
     facts = {"classes": classes}
     traces = {"histogram": counts, "histogram_range": ranges, "activation_mean": means}
+    traces["probe_loss"] = np.linspace(*losses, 5)
     return run_with(facts, loss=np.linspace(*losses, 40), **traces)
 
 

@@ -96,7 +96,8 @@ def faint_run(deviation=0.001, largest=0.004, left=0.9, facts=None):
         ({"largest": 1.0}, False),  # rare ones
         ({"left": 0.51}, True),  # LEFT
         ({"left": 0.49}, False),
-        ({"facts": {"batch_norms": ["norm1"]}}, False),
+        ({"facts": {"batch_norms": ["norm1"]}}, True),  # its running variance is no help, next to its epsilon
+        ({"facts": {"batch_norms": ["norm1"]}, "left": 0.49}, False),  # and here it is
     ],
 )
 def test_inputs_scaled_twice(changes, expected):
@@ -161,16 +162,16 @@ def shuffled_run(
         ({"loss": np.r_[3.6, np.full(199, 2.3)]}, False),
         ({"accuracy": 0.19}, True),
         ({"accuracy": 0.21}, False),
-        ({"weights": 0.55}, True),
-        ({"weights": 0.45}, False),
+        ({"weights": 0.26}, True),
+        ({"weights": 0.24}, False),
         ({"gradient": 0.25}, True),
         ({"gradient": 0.15}, False),
         ({"update": 1.5e-3}, True),
         ({"update": 0.7e-3}, False),
         ({"inputs": 2e-4}, True),
         ({"inputs": 5e-5}, False),
-        ({"dead": 0.45}, True),
-        ({"dead": 0.55}, False),
+        ({"dead": 0.84}, True),
+        ({"dead": 0.86}, False),
         ({"relabelled": 0.05}, True),
         ({"relabelled": 0.2}, False),
         ({"shares": [0.45, 0.55 - 0.08, *[0.01] * 8]}, True),
@@ -473,3 +474,69 @@ def judged(left=0.1, validated=4.0, accuracy=0.01, classes: int | None = 10, **f
 )
 def test_a_validation_accuracy_below_that_of_guessing(run, named):
     assert seen("labels_differ_at_validation", run) is named
+
+
+def behind(gap=0.5, apart=0.0, left=0.2, lost=1.0, fall=0.0, deviation=1.0, samples=128, first=40, **more):
+    """A net that validates badly; losses as shares of that of a constant prediction, which is 1. 40 steps, all new."""
+    validated = left + lost
+    facts = {"constant_loss": 1.0, "fresh_steps": first, "batch_length": samples // max(1, first)}
+    facts |= {"val_columns_apart": apart, "val_changed": 0.0, **more.pop("facts", {})}
+    steps = np.array([0, 10, 40, 60, 80])
+    return hand_made(
+        80, facts=facts, val_step=steps, loss=np.full(80, 0.6), activation_std=with_inputs(1.0, 80),
+        probe_loss=[1.0, 0.8, 0.6, 0.5, left], val_input_std=np.full(5, deviation), val_train_mode=np.zeros(5),
+        val_loss=[validated * left ** -fall, 1.0, 0.6 + gap, 1.0, validated], **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (behind(), True),
+        (behind(gap=0.21), True),  # FIRST
+        (behind(gap=0.19), False),
+        (behind(first=9), False),  # the gap at step 40 is not in the first pass
+        (behind(gap=0.0, apart=0.21), True),  # APART
+        (behind(gap=0.0, apart=0.19), False),
+        (behind(gap=0.0, apart=0.5, samples=80), False),  # ENOUGH
+        (behind(left=0.69), True),  # LEARNED
+        (behind(left=0.71), False),
+        (behind(lost=0.51), True),  # LOST
+        (behind(lost=0.49), False),
+        (behind(fall=0.19), True),  # ALIKE
+        (behind(fall=0.21), False),
+        (behind(deviation=1.4), True),  # STRETCHED
+        (behind(deviation=1.6), False),
+        (behind(deviation=0.6), False),
+        (behind(facts={"val_changed": 0.4}), True),  # CHANGED
+        (behind(facts={"val_changed": 0.6}), False),
+    ],
+)
+def test_validation_that_is_behind_before_anything_can_be_memorised(run, named):
+    assert seen("columns_differ_at_validation", run) is named
+
+
+def test_validation_in_train_mode_is_another_failure():
+    run = behind()
+    assert not seen(
+        "columns_differ_at_validation", dataclasses.replace(run, traces=run.traces | {"val_train_mode": np.ones(5)})
+    )
+
+
+@pytest.mark.parametrize(("last", "named"), [(4, True), (3, False)])
+def test_the_first_pass_has_some_steps(last, named):
+    """SOME: the gap at the only evaluation in the first pass."""
+    run = behind(first=last)
+    steps = np.array([0, last, 41, 60, 80])
+    validated = np.array([1.2, 1.4, 1.1, 1.0, 1.2])
+    run = dataclasses.replace(run, traces=run.traces | {"val_step": steps, "val_loss": validated})
+    assert seen("columns_differ_at_validation", run) is named
+
+
+def test_only_recent_batches_are_compared_with_validation():
+    """RECENT: the loss was high 10 steps before the evaluation, and is not any more."""
+    run = behind()
+    losses = np.where(np.arange(80) < 30, 5.0, 0.6)
+    assert seen("columns_differ_at_validation", dataclasses.replace(run, traces=run.traces | {"loss": losses}))
+    late = np.where(np.arange(80) < 36, 5.0, 0.6)
+    assert not seen("columns_differ_at_validation", dataclasses.replace(run, traces=run.traces | {"loss": late}))

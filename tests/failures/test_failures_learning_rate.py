@@ -88,8 +88,8 @@ def test_a_scheduler_is_stepped_per_batch_when_every_step_takes_the_same_share()
     assert not seen(name, run_of(lr=0.1 * 0.9 ** (step // 78)))
     assert not seen(name, run_of(lr=0.1 * 0.99**step)), "it does not reach a thousandth"
     assert not seen(name, run_of(lr=asleep(40)))
-    assert not seen(name, run_of(lr=0.1 * 0.9**step, loss=falls_to(0.5, 0.3, 0.18, 0.18)))
-    assert seen(name, run_of(lr=0.1 * 0.9**step, loss=falls_to(0.5, 0.3, 0.22, 0.22)))
+    assert not seen(name, run_of(lr=0.1 * 0.9**step, loss=falls_to(0.9, 0.6, 0.4, 0.4)))
+    assert seen(name, run_of(lr=0.1 * 0.9**step, loss=falls_to(0.9, 0.6, 0.5, 0.5)))
     for wobble, is_seen in ((0.002, True), (0.004, False)):
         factors = 0.9 + wobble * (-1.0) ** step
         assert seen(name, run_of(lr=0.1 * np.cumprod(factors))) == is_seen

@@ -173,10 +173,10 @@ def test_samples_that_were_memorised_without_an_accuracy(run, named):
     assert seen("too_few_samples", run) is named
 
 
-def uninformative(early=0.95, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradient=0.3, steps=200):
+def uninformative(early=0.95, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradient=0.3, steps=200, first=1.0):
     probe = np.array([highest, early, early, left, left])
     return run_of(
-        steps, probe_loss=probe, val_loss=np.full(5, best), loss=np.linspace(1, left, steps),
+        steps, probe_loss=probe, val_loss=np.r_[first, np.full(4, best)], loss=np.linspace(1, left, steps),
         update_ratio=np.full((steps, 3), ratio), grad_norm_total=np.full(steps, gradient),
     )  # fmt: skip
 
@@ -186,11 +186,16 @@ def uninformative(early=0.95, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradi
     [
         (uninformative(), True),
         (uninformative(early=0.91), True),  # LATER
-        (uninformative(early=0.89), False),
-        (uninformative(left=0.41), True),  # SOME
-        (uninformative(left=0.39), False),
-        (uninformative(best=0.94), True),  # NEVER
-        (uninformative(best=0.92), False),
+        (uninformative(early=0.89, highest=0.95), False),
+        (uninformative(left=0.41, highest=0.95), True),  # SOME
+        (uninformative(left=0.39, highest=0.95), False),
+        (uninformative(early=0.66, left=0.1, highest=0.97), True),  # FIRST and MEMORISED
+        (uninformative(early=0.66, left=0.1, highest=0.95), False),
+        (uninformative(early=0.64, left=0.1, highest=0.97), False),
+        (uninformative(best=0.86), True),  # NEVER
+        (uninformative(best=0.84), False),
+        (uninformative(best=0.76, first=0.85), True),  # over the first, where the validation set is easier
+        (uninformative(best=0.66, first=0.77), False),  # EASIER: then something was learned already
         (uninformative(ratio=5.1e-3), True),  # BUSIER
         (uninformative(ratio=4.9e-3), False),
         (uninformative(highest=1.29), True),  # WORSE
@@ -262,6 +267,28 @@ def compared(truth=2.0, swapped=2.0, left=1.0, task="numbers"):
 )
 def test_a_loss_that_compares_every_output_with_every_target(run, named):
     assert seen("loss_broadcast", run) is named
+
+
+def weighted(ratio=300.0, accuracy=0.25, task="classes"):
+    facts = {"task": task, "probe_tests": {"truth": 0.0, "swapped": ratio * CONSTANT}}
+    run = run_of(facts=facts)
+    return type(run)(run.traces | {"val_accuracy": np.full(5, accuracy)}, layers=run.layers, facts=run.facts)
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (weighted(), True),
+        (weighted(ratio=61.0), True),  # CHEAP
+        (weighted(ratio=59.0), False),
+        (weighted(accuracy=0.89), True),  # POOR
+        (weighted(accuracy=0.91), False),
+        (weighted(task="tokens"), True),  # TASKS
+        (weighted(task="numbers"), False),
+    ],
+)
+def test_a_class_that_weighs_far_more_than_the_others(run, named):
+    assert seen("class_weights_out_of_proportion", run) is named
 
 
 # --- weights --------------------------------------------------------------------------------------

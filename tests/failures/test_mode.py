@@ -17,10 +17,11 @@ HIGH, LOW = FAILURES["learning_rate_too_high"], FAILURES["learning_rate_too_low"
 
 
 def test_recipes_share_the_setting_and_the_seed():
-    recipes = HIGH.recipes(dataset="cifar10", face="two_layers", seed=7)
+    mode = dataclasses.replace(HIGH, cifar10={"width": 32})
+    recipes = mode.recipes(dataset="cifar10", face="two_layers", seed=7)
     assert list(recipes) == ["healthy", "sick", "cured"]
-    assert {(each.data.__name__, each.depth, each.seed, each.momentum) for each in recipes.values()} == {
-        ("cifar10", 2, 7, 0.0)
+    assert {(each.data.__name__, each.depth, each.seed, each.width) for each in recipes.values()} == {
+        ("cifar10", 2, 7, 32)
     }
     assert recipes["sick"].changes_from(recipes["healthy"]) == {"lr": (0.1, 10.0)}
 
@@ -45,12 +46,12 @@ def test_an_unknown_setting_is_told_the_nearest():
 
 
 def test_a_mode_without_a_cifar10_version_says_why():
-    mode = dataclasses.replace(LOW, cifar10={}, not_on_cifar10="photographs take too long")
+    mode = dataclasses.replace(LOW, not_on_cifar10="photographs take too long")
     assert mode.on("mnist") and not mode.on("cifar10")
     with pytest.raises(RecipeError, match=r"learning_rate_too_low has no CIFAR-10 version: photographs take too long"):
         mode.recipes(dataset="cifar10")
     with pytest.raises(RecipeError, match="has changes for CIFAR-10"):
-        dataclasses.replace(LOW, not_on_cifar10="photographs take too long")
+        dataclasses.replace(LOW, cifar10={"width": 32}, not_on_cifar10="photographs take too long")
 
 
 # --- what is checked when a mode is made ----------------------------------------------------------

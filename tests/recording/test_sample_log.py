@@ -10,11 +10,14 @@ from torch import nn
 
 from labkit.recording import sample_log
 from labkit.recording.sample_log import (
+    Columns,
     SampleLog,
     Samples,
+    columns_apart,
     entropy,
     fingerprints,
     foreign_weights,
+    fresh_steps,
     not_in_optimizer,
     order_repeats,
     overlap_by_chance,
@@ -249,3 +252,47 @@ def test_unregistered_layers_are_found_where_the_loop_calls_parts_of_the_net():
     log.step(head(net[0](torch.ones(2, 3))).mean(), None)
     log.detach()
     assert log.foreign == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("prints", "lengths", "steps"),
+    [
+        ([1, 2, 3, 4, 2, 1, 4, 3], [2, 2, 2, 2], 2),  # two epochs
+        ([1, 2, 3, 4, 5, 6], [2, 2, 2], 3),  # no sample came again
+        ([1, 1, 1, 1, 2, 3], [2, 2, 2], 1),  # equal samples in one batch are not repeated, in the next they are
+        ([1, 2, 1, 3, 4, 5], [2, 2, 2], 3),  # one of two is not most of them
+        ([1, 2, 3, 4], [2, 0, 2, 2], 3),  # the last batch was not kept
+        ([], [], 0),
+    ],
+)
+def test_how_long_the_first_pass_is(prints, lengths, steps):
+    assert fresh_steps(Samples(np.array(prints, dtype=np.int64), lengths=np.array(lengths, dtype=int))) == steps
+
+
+def test_columns_of_training_and_validation_inputs_are_compared():
+    torch.manual_seed(0)
+    scale, shift = torch.tensor([1.0, 1.0, 5.0, 1.0]), torch.tensor([0.0, 3.0, 0.0, 0.0])
+    one, other = (shift + scale * torch.randn(1000, 4) for _ in range(2))
+    assert columns_apart(Columns.of(one), Columns.of(other)) == 0
+    assert columns_apart(Columns.of(one), Columns.of(other[:, [0, 1, 3, 2]])) == 0.5  # another deviation
+    assert columns_apart(Columns.of(one), Columns.of(other[:, [1, 0, 2, 3]])) == 0.5  # another mean
+    assert columns_apart(Columns.of(one), Columns.of(other + torch.tensor([0.2, 0, 0, 0]))) == 0  # MATTERS
+    assert columns_apart(Columns.of(one[:60]), Columns.of(other)) is None  # COMPARABLE
+    assert columns_apart(Columns.of(one), Columns.of(other[:, :3])) is None
+    assert columns_apart(None, Columns.of(other)) is None
+
+
+def test_a_few_samples_differ_by_chance():
+    """ERRORS: a mean of 70 samples is off by 0.12 of a standard deviation, and more than MATTERS."""
+    torch.manual_seed(0)
+    assert columns_apart(Columns.of(torch.randn(70, 200)), Columns.of(torch.randn(70, 200))) == 0
+
+
+def test_a_run_knows_its_first_pass_and_the_columns_of_its_inputs():
+    def turned(training, split):
+        return parts.plain_evaluate(training, split._replace(x=split.x.flip(2)))
+
+    recipe = tiny(samples=256, batch_size=32, steps=12)
+    facts, other = trained(recipe).facts, trained(recipe.but(evaluate=turned)).facts
+    assert facts["fresh_steps"] == other["fresh_steps"] == 8  # 256 samples in batches of 32
+    assert facts["val_columns_apart"] < 0.1 < 0.2 < other["val_columns_apart"]

@@ -23,9 +23,12 @@ sick = healthy.but(lr=0.1)
 def signature(run: Run) -> Evidence | None:
     dead, place = worst_dead(run)
     losses = fixed_loss(run)
-    if dead[0] > ALIVE or dead[-1] <= DEAD or len(losses) < 2 or losses[-1] < LOST * losses[0]:
+    if dead[-1] <= DEAD or len(losses) < 2 or losses[-1] < LOST * losses[0]:
         return None
-    first = int(np.flatnonzero(dead <= ALIVE)[-1]) + 1  # from here on most of it stays dead
+    if dead[0] > ALIVE and (run["val_step"][0] == 0 or not run["activation_std"][0, run.activations.index(place)] > 0):
+        return None  # it was dead before the first step
+    alive = np.flatnonzero(dead <= ALIVE)
+    first = int(alive[-1]) + 1 if len(alive) else 0  # from here on most of it stays dead
     death = int(run["val_step"][first])
     ratio = typical(run["update_ratio"][:death].max(axis=1)[:, None])[0]
     if not ratio > VIOLENT:
@@ -68,7 +71,10 @@ failure = FailureMode(
         Knob("activation", ("relu", "leaky_relu", "gelu", "tanh")),
         Knob("normalisation", ("none", "batch", "layer")),
     ),
-    also_causes=("dead_relu", "vanishing_gradients"),
+    also_causes=(
+        "dead_relu",
+        "vanishing_gradients",
+    ),
     kills_units=True,
     depends_on=("activation",),  # only ReLUs die
 )

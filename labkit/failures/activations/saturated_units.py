@@ -3,6 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import left_over
 from labkit.recording.run import Run
 from labkit.recording.summaries import typical
 from labkit.training.recipe import Recipe
@@ -12,6 +13,7 @@ from labkit.training.recipe import Recipe
 SATURATED = 0.8
 # Validation accuracy missing from 100 % at the end: healthy nets of this kind 6 to 14 points, these 16 to 35.
 MISSING = 0.1
+LEFT = 0.47  # where there is no accuracy: of the loss of a constant prediction. Healthy programs 0.01 to 0.46
 
 healthy = Recipe(depth=3, activation="tanh", init="xavier")
 sick = healthy.but(init="normal")
@@ -22,11 +24,13 @@ def signature(run: Run) -> Evidence | None:
     known = np.isfinite(shares).any(axis=0)
     lasting = np.where(known, np.minimum(shares[0], typical(shares)), 0.0)  # at the start and until the end
     place = int(np.nanargmax(lasting)) if known.any() else 0
-    if not lasting[place] > SATURATED or run.accuracy is None or not run.accuracy < 1 - MISSING:
+    poor = left_over(run) > LEFT if run.accuracy is None else run.accuracy < 1 - MISSING
+    if not lasting[place] > SATURATED or not poor:
         return None
+    end = f"the accuracy ends at {run.accuracy:.0%}" if run.accuracy else f"the loss at {run['loss'][-1]:.3g}"
     return Evidence(
         seen=f"{lasting[place]:.0%} of the activations of {run.activations[place]} are beyond 0.97 of the range, from "
-        f"the first step on, and the accuracy ends at {run.accuracy:.0%}",
+        f"the first step on, and {end}",
         usual="1 to 14 % at the first step, at most 70 % later",
         onset=0,
         place=run.activations[place],

@@ -8,7 +8,7 @@ from torch import nn
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import tested
 from labkit.recording.run import Run
-from labkit.recording.summaries import late_loss, unexplained
+from labkit.recording.summaries import fixed_loss, late_loss, unexplained
 from labkit.training import models
 from labkit.training.recipe import Recipe
 
@@ -118,7 +118,7 @@ def squashed_logits(run: Run, counts: np.ndarray, low: np.ndarray, high: np.ndar
         return None
     seen = marks_of_an_activation(run, counts / counts.sum(axis=1, keepdims=True), low, high, classes)
     first = limits(classes, single, SLACK * low[0], SLACK * high[0])
-    if not seen or not first[0] <= run["probe_loss"][0] <= first[1]:
+    if not seen or not any(first[0] <= loss <= first[1] for loss in (losses[0], fixed_loss(run)[0])):
         return None  # the first loss is not the cross-entropy of these outputs
     if losses.min() < limits(classes, single, low.min(), high.max())[0] * FLOOR:
         return None

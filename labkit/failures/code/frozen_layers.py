@@ -39,7 +39,7 @@ def signature(run: Run) -> Evidence | None:
         usual="0 without a gradient",
         onset=0,
         place=frozen[0],
-        confidence=0.95,
+        confidence=0.69,  # it may be on purpose: direct evidence of another failure comes first
     )
 
 
@@ -66,5 +66,6 @@ failure = FailureMode(
     looks="stops too high",
     shows="grad_norm",
     where=("layer1", "layer2"),
+    also_causes=("learning_rate_left_low", "underfit"),
     knobs=(Knob("width", (16, 512), log=True), Knob("depth", (2, 6)), Knob("lr", (0.01, 1.0), log=True)),
 )

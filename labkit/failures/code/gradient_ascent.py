@@ -20,6 +20,13 @@ FELL = 0.97  # the lowest loss of the probe until then. Sick: 1, it never falls;
 # How much higher the loss of perfect outputs is than that of the same outputs for targets of other samples, as a share
 # of the latter. With a flipped sign 0.3 to 1 on 15 small programs of every task; in healthy ones it is 0.8 to 1 lower.
 FLIPPED = 0.1
+# Minus the loss of the best constant prediction over the first loss; with a flipped sign 1e15 and more.
+BOTTOMLESS = 1e6
+# The loss of the probe at the first evaluation over that of a constant prediction, at the last over the first, and the
+# largest of the first updates. Maximising programs of sequences and sounds: 28 to 3,400, 130 to 330, 0.08 to 0.26. A
+# learning rate that is too high has updates of 0.5 and more.
+HIGH, HIGHER, SMALL, WINDOW = 2.0, 5.0, 0.3, 10
+AT_ONCE = 1.3  # the mean of the next losses over the first: here 1.6 and more; before weights run away at most 1.1
 
 healthy = Recipe(lr=0.05, steps=200)
 
@@ -39,13 +46,15 @@ sick = healthy.but(step=step_uphill)
 
 def prefers_errors(run: Run) -> Evidence | None:
     """A loss below 0 that rates perfect outputs worse than those of other samples: its sign is flipped."""
-    tests, losses = tested(run), fixed_loss(run)
+    tests, losses, constant = tested(run), fixed_loss(run), run.facts.get("constant_loss", np.nan)
     truth, swapped = tests.get("truth", np.nan), tests.get("swapped", np.nan)
-    if not len(losses) or not losses[-1] < 0 or not truth - swapped > FLIPPED * abs(swapped):
+    worse, bottomless = truth - swapped > FLIPPED * abs(swapped), -constant > BOTTOMLESS * abs(run["loss"][0])
+    if not len(losses) or not losses[-1] < 0 or not (worse or (bottomless and run["loss"][0] < 0)):
         return None
+    rated = f"rates perfect outputs worse ({truth:.3g}) than outputs for targets of other samples ({swapped:.3g})"
     return Evidence(
-        seen=f"the loss fell to {losses[-1]:.3g}, and it rates perfect outputs worse ({truth:.3g}) than outputs for "
-        f"targets of other samples ({swapped:.3g})",
+        seen=f"the loss fell to {losses[-1]:.3g}, and it "
+        + (rated if worse else f"has no lowest value: a constant prediction reaches {constant:.1g}"),
         usual="a loss that is lowest for perfect outputs",
         onset=0,
         place="loss",
@@ -62,7 +71,24 @@ def gets_worse(run: Run) -> bool:
 
 
 def signature(run: Run) -> Evidence | None:
-    return prefers_errors(run) or climbs(run)
+    return prefers_errors(run) or climbs(run) or only_rises(run)
+
+
+def only_rises(run: Run) -> Evidence | None:
+    """Is the loss on the same samples far above that of a constant prediction, and higher at every evaluation?"""
+    losses, constant = fixed_loss(run), run.facts.get("constant_loss") or np.inf
+    if len(losses) < 3 or not (np.diff(losses) > 0).all() or not losses[0] > HIGH * constant > 0:
+        return None
+    update = float(np.nanmax(run["update_ratio"][:WINDOW]))
+    at_once = np.mean(run["loss"][1 : WINDOW + 1]) / run["loss"][0]
+    if not losses[-1] > HIGHER * losses[0] or not update < SMALL or not at_once > AT_ONCE:
+        return None
+    return Evidence(
+        seen=f"the loss on the same samples rises at each of {len(losses)} evaluations, to {losses[-1] / constant:.2g} "
+        f"times that of a constant prediction, though no early step changed a layer by more than {update:.0%}",
+        usual="a loss that falls with updates of 0.1 to 20 %",
+        onset=0,
+    )
 
 
 def climbs(run: Run) -> Evidence | None:

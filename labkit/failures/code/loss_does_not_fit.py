@@ -6,7 +6,7 @@ import numpy as np
 from torch.nn.functional import l1_loss, one_hot
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import tested
+from labkit.failures.signs import left_over, tested
 from labkit.recording.run import Run
 from labkit.recording.summaries import late_loss
 from labkit.training.recipe import Recipe
@@ -28,6 +28,9 @@ LEAST = 0.2
 # class numbers 0.9 to 1.4, cross-entropy for numbers 20 and more; healthy small programs of every task are above it, or
 # at most 0.24 below (a ranking, whose targets are no outputs).
 BELOW = 0.6
+# The first loss over the mean absolute error of equal probabilities, and what is left of that of a constant prediction:
+# 1.00 and 0.9 in a program of 20 classes; cross-entropy starts at ln(classes), 16 to 30 times that.
+EVEN, LEFT = 0.1, 0.47
 EQUAL = 0.01  # difference over the same, of the losses of perfect outputs for their own targets and for others
 
 healthy = Recipe(optimizer="adam", lr=0.003, steps=300)
@@ -73,7 +76,25 @@ def beats_the_truth(run: Run) -> Evidence | None:
 
 
 def signature(run: Run) -> Evidence | None:
-    return beats_the_truth(run) or predicts_zero(run)
+    return beats_the_truth(run) or of_probabilities(run) or predicts_zero(run)
+
+
+def of_probabilities(run: Run) -> Evidence | None:
+    """Absolute error between a softmax and one-hot classes: its gradient fades where the net is wrong."""
+    classes, first, left = run.facts.get("classes") or 0, float(run["loss"][0]), left_over(run)
+    if classes < FEWEST or run.facts.get("task") != "classes" or not left > LEFT:
+        return None
+    even = 2 * (classes - 1) / classes**2  # of equal probabilities: 1 - 1/K for the class, 1/K for each other one
+    if abs(first / even - 1) > EVEN:
+        return None
+    return Evidence(
+        seen=f"the first loss is {first:.3g}; the mean absolute error of {classes} equal probabilities is {even:.3g}, "
+        f"and {left:.2f} of the loss of a constant prediction is left",
+        usual=f"cross-entropy, which starts near ln({classes}) = {math.log(classes):.2f}",
+        onset=0,
+        place="loss",
+        confidence=0.9,
+    )
 
 
 def predicts_zero(run: Run) -> Evidence | None:

@@ -28,10 +28,12 @@ sick = healthy.but(model=mlp_with_softmax)
 
 
 def signature(run: Run) -> Evidence | None:
-    classes, losses = run.facts.get("classes"), run["loss"]
-    if not classes or not np.isfinite(losses).all():
+    means, losses = run["activation_mean"][:, -1], run["loss"]
+    # Where labels are not one for each sample, as for tokens, the outputs tell: their mean is 1 / classes.
+    classes = run.facts.get("classes") or (round(1 / means[0]) if 0 < means[0] < 1 else 0)
+    if classes < 2 or not np.isfinite(losses).all():
         return None
-    means, floor = run["activation_mean"][:, -1], math.log(math.e + classes - 1) - 1
+    floor = math.log(math.e + classes - 1) - 1
     low, high = run["histogram_range"][:, -1].T
     if not (np.abs(means * classes - 1) < ROUNDING).all() or low.min() < 0 or high.max() > 1 + ROUNDING:
         return None

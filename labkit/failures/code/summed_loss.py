@@ -4,14 +4,21 @@ import numpy as np
 from torch.nn.functional import cross_entropy
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import left_over, tested
 from labkit.recording.run import Run
-from labkit.recording.summaries import chance_loss
+from labkit.recording.summaries import chance_loss, label_shares
 from labkit.training.recipe import Recipe
 
 # The loss of the probe over the mean loss of its single images, at its lowest. A mean gives about 1 (0.5 to 2), a
 # sum gives the number of images: 512.
 TIMES = 10.0
 RISE = 3.0  # the loss over its first value; healthy runs never rise by half. With a matching LR a sum does no harm.
+# The loss of a constant prediction over what the mean loss would give, the entropy of the labels or the variance of the
+# targets; and that over the number of samples in a batch. A mean of cross-entropies or squared errors: 0.8 to 1.1; a
+# sum: as many as samples, within a fifth. MANY: fewer samples could be a weight of the loss. ADDED: what perfect
+# outputs have of it; a sum 0, a penalty inside the loss 0.3 and more.
+MANY, SAME, ADDED = 8, 1.5, 0.1
+LEFT = 0.47  # of the loss of a constant prediction, at the end; healthy programs 0.01 to 0.46
 
 healthy = Recipe(steps=200)
 
@@ -24,7 +31,39 @@ def summed_cross_entropy(outputs, targets):
 sick = healthy.but(loss=summed_cross_entropy)
 
 
+def times_too_large(run: Run) -> float:
+    """How many times larger the loss of a constant prediction is than a mean over samples; NaN where it is unknown."""
+    shares, width = label_shares(run), tested(run).get("target_std", np.nan)
+    shares = shares[shares > 0]
+    expected = -float(shares @ np.log(shares)) if len(shares) > 1 else width**2
+    constant = run.facts.get("constant_loss", np.nan)
+    return constant / expected if expected > 0 else np.nan
+
+
+def as_many_as_samples(run: Run) -> Evidence | None:
+    """Is the loss as many times too large as a batch has samples, and did it do harm?"""
+    times, size = times_too_large(run), run.facts.get("batch_length") or 0
+    harmed = not np.isfinite(run["loss"]).all() or left_over(run) > LEFT
+    if size < MANY or not harmed or not size / SAME < times < size * SAME:
+        return None
+    if tested(run).get("truth", 0.0) > ADDED * run.facts["constant_loss"]:
+        return None
+    return Evidence(
+        seen=f"a constant prediction has a loss {times:.0f} times as high as the mean over samples would be, in "
+        f"batches of {size}",
+        usual="a factor of 1",
+        onset=0,
+        place="loss",
+        confidence=0.93,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return as_many_as_samples(run) or larger_than_its_samples(run)
+
+
+def larger_than_its_samples(run: Run) -> Evidence | None:
+    """Is the loss of a batch many times that of its single samples?"""
     losses, probe, single = run["loss"], run["probe_loss"], run["sample_loss_mean"]
     known = np.isfinite(probe) & np.isfinite(single) & (single > 0)
     if not known.any() or not np.isfinite(losses[0]):

@@ -94,6 +94,8 @@ failure = FailureMode(
         "learning_rate_too_high",
         "vanishing_gradients",
         "runaway_weights",
+        "too_much_dropout",
+        "dead_relu_by_learning_rate",
     ),
     cifar10={"lr": 0.01},  # at LR 0.1 the larger net diverges to 1e16, and other failures hide this one
 )

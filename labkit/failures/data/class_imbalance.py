@@ -11,6 +11,7 @@ from labkit.training.recipe import Recipe
 # Share of the most frequent class over that of the rarest, among the samples trained on. Healthy: 1.3; imbalanced: 50.
 UNEVEN = 5.0
 ALONE = 0.999  # above this there is only one class, which is another failure
+DIFFERENT = 100  # samples, where that is known: among 12 some class is always rare
 ENOUGH = 500  # samples, in the set and drawn from it; with fewer, one class of ten can be rare by chance
 LEFT_OUT = 2.0  # validation loss over the late batch loss; healthy: 1.0 to 1.3, imbalanced: 7 to 11
 
@@ -48,7 +49,13 @@ sick = healthy.but(batches=imbalanced_batches)
 def signature(run: Run) -> Evidence | None:
     shares = label_shares(run)
     drawn = len(run) * run.facts.get("batch_length", 0)
-    if len(shares) < 2 or shares.max() > ALONE or min(drawn, run.facts.get("samples", drawn)) < ENOUGH:
+    known = min(drawn, run.facts.get("samples", drawn))
+    if (
+        len(shares) < 2
+        or shares.max() > ALONE
+        or known < ENOUGH
+        or run.facts.get("different_samples", DIFFERENT) < DIFFERENT
+    ):
         return None
     late, validated = late_loss(run), float(run["val_loss"][-1])
     if shares.max() < UNEVEN * shares.min() or not validated > LEFT_OUT * late:

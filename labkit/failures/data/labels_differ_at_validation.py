@@ -84,5 +84,5 @@ failure = FailureMode(
         Knob("dropout", (0.0, 0.7)),
         Knob("weight_decay", (0.0, 0.1)),
     ),
-    also_causes=("overconfidence", "too_few_samples"),
+    also_causes=("columns_differ_at_validation", "overconfidence", "too_few_samples"),
 )

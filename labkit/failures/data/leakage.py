@@ -11,6 +11,9 @@ from labkit.training.recipe import Recipe
 # MNIST and CIFAR-10. Where inputs have few values, as tokens have, equal samples are no leak: 1,000 different inputs,
 # 5,000 of them drawn, share 99 % by chance.
 SHARED = 0.01
+# What it may be above chance, as a share of that: with few different inputs (ids) healthy programs have up to 0.1.
+DOUBT = 0.3
+
 LEAKED = 2  # every second validation image, as after a split that follows augmentation, or two merged downloads
 
 healthy = Recipe(samples=2000, steps=400)
@@ -27,9 +30,13 @@ sick = healthy.but(batches=with_validation_images)
 
 
 def signature(run: Run) -> Evidence | None:
+    if run.facts.get("batch_length") == 1:  # how many samples are alike by chance is read from those of one batch
+        return None
     shared = run.facts.get("val_trained_on", 0.0)
     by_chance = run.facts.get("val_trained_on_by_chance", 0.0)
-    if shared - by_chance < SHARED or not run["val_input_std"][-1] > 0:  # blank images are all identical
+    if (
+        shared - by_chance < max(SHARED, DOUBT * by_chance) or not run["val_input_std"][-1] > 0
+    ):  # blank images are all identical
         return None
     return Evidence(
         seen=f"{shared:.0%} of the validation images were trained on: {run.accuracy or 0:.1%} accuracy is inflated",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import clipped_to, left_over, tested, unlearned
 from labkit.recording.run import Run
 from labkit.training.recipe import Recipe
 
@@ -15,12 +15,34 @@ ABOVE = 100.0
 # clipped gradient and is not affected: 1e5 and more.
 GOVERNED = 1e3
 HIGH = 0.15  # of chance level: healthy runs end at 0.01 to 0.1, clipping to 0.01 at 0.8, to 0.001 at 1
+# Where the loop does not tell its threshold: what is left of the loss of a constant prediction, and the gradient on the
+# probe over the norm of all gradients. Clipped to 1e-4 in small programs: 0.9 to 1.05 and 5,000 to 20,000.
+LEFT, LARGER = 0.47, 100.0
 
 healthy = Recipe()
 sick = healthy.but(clip=0.001)
 
 
+def by_the_loop(run: Run) -> Evidence | None:
+    """A loop that clips by itself: has every gradient the same norm, and would a longer step help?"""
+    limit, tests = clipped_to(run, run["grad_norm_total"]), tested(run)
+    if not limit or not left_over(run) > LEFT or not tests.get("gradient", 0.0) > LARGER * limit:
+        return None
+    return Evidence(
+        seen=f"the gradient has a norm of {limit:.3g} at nearly every step, and {tests['gradient'] / limit:,.0f} times "
+        f"that on the probe; {left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="a quarter of the steps clipped, and a gradient that falls below the threshold",
+        onset=0,
+        confidence=0.95,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return by_the_loop(run) or by_a_known_threshold(run)
+
+
+def by_a_known_threshold(run: Run) -> Evidence | None:
+    """Are nearly all steps clipped to a threshold that is far too low, with an optimizer that does not rescale?"""
     clip = run.facts.get("clip")
     if not clip or run.facts.get("clip_by") != "norm" or not np.isfinite(run["grad_norm_total"]).all():
         return None
@@ -66,5 +88,5 @@ failure = FailureMode(
         Knob("optimizer", ("sgd", "adam")),
         Knob("momentum", (0.0, 0.9)),
     ),
-    also_causes=("learning_rate_too_low",),
+    also_causes=("learning_rate_too_low", "learning_rate_left_low"),
 )

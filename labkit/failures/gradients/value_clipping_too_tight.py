@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import unlearned
+from labkit.failures.signs import clipped_to, left_over, tested, unlearned
 from labkit.recording.run import Run
 from labkit.training.recipe import Recipe
 
@@ -15,12 +15,35 @@ ABOVE = 1500.0
 # momentum 0.9 ten times that. Adam rescales the clipped gradient and is not affected: 1e7 and more.
 GOVERNED = 1e5
 HIGH = 0.25  # of chance level: healthy runs end at 0.01 to 0.1, a threshold of 1e-4 at 0.66, 1e-5 at 0.96
+# Where the loop does not tell its threshold: what is left of the loss of a constant prediction, and the norm of the
+# gradient on the probe over that largest entry. Clipped to 1e-5 in small programs: 0.9 to 1.03 and 120,000 to 155,000.
+LEFT, LARGER = 0.47, 1e4
 
 healthy = Recipe()
 sick = healthy.but(clip=1e-5, clip_by="value")
 
 
+def by_the_loop(run: Run) -> Evidence | None:
+    """A loop that clips by itself: is the largest entry of every gradient the same number?"""
+    largest = np.maximum(run["grad_max"], -run["grad_min"])
+    limit, tests = clipped_to(run, largest.max(axis=1)), tested(run)
+    if not limit or not left_over(run) > LEFT or not tests.get("gradient", 0.0) > LARGER * limit:
+        return None
+    return Evidence(
+        seen=f"the largest entry of a gradient is {limit:.3g} at nearly every step, while the norm of the gradient on "
+        f"the probe is {tests['gradient']:.3g}; {left_over(run):.2f} of the loss of a constant prediction is left",
+        usual="a largest entry that differs from step to step",
+        onset=0,
+        confidence=0.95,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return by_the_loop(run) or by_a_known_threshold(run)
+
+
+def by_a_known_threshold(run: Run) -> Evidence | None:
+    """Do nearly all steps have entries far above the threshold, with an optimizer that does not rescale?"""
     clip = run.facts.get("clip")
     if not clip or run.facts.get("clip_by") != "value" or not np.isfinite(run["grad_norm_total"]).all():
         return None
@@ -64,5 +87,5 @@ failure = FailureMode(
         Knob("lr", (0.01, 1.0), log=True),
         Knob("optimizer", ("sgd", "adam")),
     ),
-    also_causes=("learning_rate_too_low",),
+    also_causes=("learning_rate_too_low", "learning_rate_left_low"),
 )

@@ -59,6 +59,7 @@ failure = FailureMode(
     "optimization (2014)",
     looks="stops too high",
     shows="grad_norm_total",
+    also_causes=("learning_rate_left_low",),
     knobs=(
         Knob("init_scale", (0.03, 0.3), log=True),
         Knob("init", ("normal", "xavier")),

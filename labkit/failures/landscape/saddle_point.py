@@ -67,6 +67,7 @@ failure = FailureMode(
     "(2014)",
     looks="stops too high",
     shows="grad_norm",
+    also_causes=("learning_rate_left_low",),
     knobs=(
         Knob("init_scale", (1e-8, 0.1), log=True),
         Knob("init", ("normal", "xavier", "default")),

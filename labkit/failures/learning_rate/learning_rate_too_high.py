@@ -35,7 +35,9 @@ def signature(run: Run) -> Evidence | None:
     # A loss that never rose and then is NaN for finite outputs is itself the bug.
     if peak < RISE * losses[0] and (np.isfinite(after).all() or broken_loss(run)):
         return None
-    if np.isfinite(after).all() and late_loss(run) < BACK * np.fmin(losses[0], chance_loss(run)):
+    chance = chance_loss(run)
+    usual = np.fmin(losses[0], chance if chance > 0 else np.nan)  # losses that may be below 0 have no such level
+    if np.isfinite(after).all() and late_loss(run) < BACK * usual:
         return None
     step = int(violent[0])
     return Evidence(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import oscillation
+from labkit.failures.signs import late_update, left_over, oscillation, tested
 from labkit.recording.run import Run
 from labkit.recording.summaries import quarters
 from labkit.training.recipe import Recipe
@@ -19,13 +19,39 @@ FELL = 0.85  # and over the very first loss; above, it never learned, for anothe
 MOVING = 0.01  # the median late update as a share of its layer; decayed 0.0008, here 0.02
 DECAYED = 0.5  # the last learning rate over the highest; after decay it is not too high late
 MANY = 48  # samples in a batch; with fewer the batch is too small
+# By the tests on the probe: the best step over a late update, what it gains over the loss of a constant prediction, and
+# what is left of that. A tagger at 20 times its learning rate: 0.07, 0.03 and 0.38; healthy small programs 0.2 to 100,
+# 0 to 0.1 and 0.01 to 0.46; with dropout the probe has another gradient than training.
+SHORTER, GAIN, LEFT = 0.12, 0.02, 0.3
 
 # With momentum, which makes the noise of a constant LR visible within 400 steps: plain SGD at 0.5 still reaches 94 %.
 healthy = Recipe(activation="tanh", lr=0.5, momentum=0.9, schedule="cosine")
 sick = healthy.but(schedule="constant")
 
 
+def overshoots(run: Run) -> Evidence | None:
+    """Is a step far shorter than the updates the best one, and would it gain much?"""
+    tests, update, lr = tested(run), late_update(run), run["lr"]
+    if not update > 0 or run.facts.get("dropouts") or lr[-1] < DECAYED * lr.max() or "best_loss" not in tests:
+        return None
+    constant, ratio = run.facts.get("constant_loss") or np.inf, tests["best_step"] / update
+    if not (ratio < SHORTER and tests["loss"] - tests["best_loss"] > GAIN * constant > 0 and left_over(run) > LEFT):
+        return None
+    return Evidence(
+        seen=f"the best step along the gradient is {ratio:.2g} times as long as an update, and would lower the loss "
+        f"from {tests['loss']:.3g} to {tests['best_loss']:.3g}",
+        usual="1 to 5 times as long",
+        onset=len(run) // 2,
+        confidence=0.7,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return bounces(run) or overshoots(run)
+
+
+def bounces(run: Run) -> Evidence | None:
+    """Does the loss on the same samples rise as often as it falls, at the full learning rate?"""
     means, lr = quarters(run["loss"]), run["lr"]
     if (run.facts.get("batch_length") or MANY) < MANY or lr[-1] < DECAYED * lr.max():
         return None

@@ -10,7 +10,9 @@ from labkit.training.recipe import Recipe
 
 # The median update as a share of the layer. Healthy short runs: 1e-3 to 3e-2; LR 1e-6: 3e-7.
 TINY = 1e-4
-ALIVE = 1e-3  # gradient norm; below it the gradients themselves are the problem, not the learning rate
+# Gradient norm, or that over the loss where this is below 1; below it the gradients themselves are the problem, not the
+# learning rate. A mean that was divided by the number of samples once more: 9e-4 and 0.4.
+ALIVE = 1e-3
 
 healthy = Recipe()
 sick = healthy.but(lr=1e-6)
@@ -19,9 +21,9 @@ sick = healthy.but(lr=1e-6)
 def signature(run: Run) -> Evidence | None:
     ratio = typical(run["update_ratio"]).max()
     gradient = typical(run["grad_norm_total"][:, None])[0]
-    if not (stuck(run) and 0 < ratio < TINY and gradient > ALIVE):
-        return None
     losses = fixed_loss(run)
+    if not (stuck(run) and 0 < ratio < TINY and gradient > ALIVE * min(1.0, abs(losses[-1]))):
+        return None
     return Evidence(
         seen=f"no step changes a layer by more than {ratio:.1g} of its size, though the gradients are healthy "
         f"(norm {gradient:.2g}); the loss moved from {losses[0]:.3f} to {losses[-1]:.3f}",

@@ -50,6 +50,7 @@ failure = FailureMode(
     reference="Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017)",
     looks="stops too high",
     shows="lr",
+    also_causes=("learning_rate_too_low",),
     knobs=(
         Knob("schedule_steps", (20, 400)),
         Knob("schedule", ("constant", "cosine", "warmup_cosine", "one_cycle")),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import lr_decayed_from
+from labkit.failures.signs import left_over, lr_decayed_from
 from labkit.recording.run import Run
 from labkit.recording.summaries import quarters
 from labkit.training.recipe import Recipe
@@ -12,7 +12,8 @@ from labkit.training.recipe import Recipe
 FACTOR = 0.99
 SAME = 0.005  # how much the factor may differ from step to step; a cosine's runs from 1 to 0
 STEPS = 10  # factors needed to call them constant
-HIGH = 0.2  # the loss in the last quarter; decay per epoch ends at 0.19 to 0.2, per batch at 0.97 to 1.07
+HIGH = 0.45  # the loss in the last quarter; decay per epoch ends at 0.19 to 0.2, per batch at 0.97 to 1.07
+LEFT = 0.47  # or, for losses of any unit, over that of a constant prediction; healthy programs 0.01 to 0.46
 
 
 def exponential_per_batch(step, recipe):
@@ -27,7 +28,7 @@ sick = healthy.but(schedule=exponential_per_batch)
 def signature(run: Run) -> Evidence | None:
     end, late = lr_decayed_from(run), quarters(run["loss"])[-1]
     lr = run["lr"][:end]
-    if len(lr) <= STEPS or end == len(run) or not late > HIGH or not (lr > 0).all():
+    if len(lr) <= STEPS or end == len(run) or not (late > HIGH or left_over(run) > LEFT) or not (lr > 0).all():
         return None
     factors = lr[1:] / lr[:-1]
     factor = float(np.median(factors))

@@ -51,15 +51,24 @@ def everywhere(run: Run, origin: dict) -> Evidence:
     )
 
 
+def is_first_in_gradients(run: Run, origin: dict) -> bool:
+    """Is the loss of that step finite, and the gradient of every parameter that has one NaN?"""
+    row = run.row_of(origin["step"])
+    means, silent = run["grad_mean"][row], run.facts.get("without_gradient", ())  # the latter are frozen
+    reached = means[[name not in silent for name in run.parameters]] if silent else means
+    return bool(len(reached) and np.isfinite(run["loss"][row]) and np.isnan(reached).all())
+
+
 def signature(run: Run) -> Evidence | None:
     origin = run.facts.get("first_nonfinite") or {}
+    if origin and "count" not in origin and is_first_in_gradients(run, origin):  # its replay found nothing else
+        return everywhere(run, origin)
     if origin.get("stage") != "gradients" or origin.get("nan") != origin.get("count"):
         return None
     size, loss = origin.get("weight"), run["loss"][run.row_of(origin["step"])]
     if size is None or not np.isfinite(loss):
         return None
-    reached = [name not in run.facts.get("without_gradient", ()) for name in run.parameters]  # the others are frozen
-    if np.isnan(run["grad_mean"][run.row_of(origin["step"])][reached]).all():
+    if is_first_in_gradients(run, origin):
         return everywhere(run, origin)
     if size > ZERO:
         return None

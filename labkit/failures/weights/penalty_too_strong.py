@@ -3,6 +3,7 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import tested
 from labkit.recording.run import Run
 from labkit.recording.summaries import late_loss, matrix_layers, whole_norm
 from labkit.training.recipe import Recipe
@@ -18,6 +19,11 @@ SHRUNK = 0.4
 # Loss on the probe at the end over its first value: constant outputs keep 1.00, L2 of 0.3 keeps 0.54. Healthy runs:
 # 0.1, photographs 0.6, but their weights grow.
 LEFT = 0.5
+# By the tests on the probe, where the penalty is a part of every loss: that of perfect outputs over that at the end,
+# and that with the inputs of other samples over the same. L1 in small programs: 0.88 to 0.97, and 1.00: the net ignores
+# its inputs. Healthy programs: 0 to 0.1 (rankings 2), and 1.6 to 5,000.
+UNAVOIDABLE, IGNORED = 0.5, 1.02
+SMALLER = 0.9  # norm of all weights over that at the start: a penalty shrinks them
 
 healthy = Recipe(steps=300)
 
@@ -46,7 +52,29 @@ def step_with_weak_penalty(training, x, y) -> None:
 sick = healthy.but(step=step_with_strong_penalty)
 
 
+def outweighs(run: Run) -> Evidence | None:
+    """Would perfect outputs hardly lower the loss, and does the net ignore its inputs?"""
+    tests = tested(run)
+    truth, loss, other = (tests.get(name, np.nan) for name in ("truth", "loss", "other_inputs"))
+    size = whole_norm(run, "weight_norm")
+    if not (0 < UNAVOIDABLE * loss < truth < loss and other < IGNORED * loss) or size[-1] > SMALLER * size[0]:
+        return None
+    return Evidence(
+        seen=f"perfect outputs would still have {truth / loss:.0%} of the loss of {loss:.3g}, and with the inputs of "
+        f"other samples it is {other:.3g}: a term that does not depend on the outputs outweighs the rest",
+        usual="0 to 10 %, and a loss that is many times higher with other inputs",
+        onset=0,
+        place="loss",
+        confidence=0.93,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
+    return paid_off(run) or outweighs(run)
+
+
+def paid_off(run: Run) -> Evidence | None:
+    """Did the reported loss fall with the weights, while the loss on the probe did not?"""
     losses, size, fits = run["loss"], whole_norm(run, "weight_norm"), run["probe_loss"]
     (layers, names), late = matrix_layers(run, "weight_norm"), late_loss(run)
     if not np.isfinite([losses[0], fits[0], fits[-1], size[-1]]).all() or not (size[0] > 0 and fits[0] > 0):

@@ -23,7 +23,7 @@ def all_one_number(run: Run) -> Evidence | None:
     """For nets of any kind, such as recurrent ones: do all weights of a layer begin as the same number?"""
     alike, gains = first_weights(run, "alike"), first_weights(run, "gain")
     same = [name for name in alike if alike[name] and gains[name] > 0]
-    if len(same) <= MOST * len(alike) or not left_over(run) > LEFT:
+    if not same or len(same) < MOST * len(alike) or not left_over(run) > LEFT:
         return None
     return Evidence(
         seen=f"in {len(same)} of {len(alike)} layers all weights are the same number before the first step; "
@@ -36,7 +36,7 @@ def all_one_number(run: Run) -> Evidence | None:
 
 
 def signature(run: Run) -> Evidence | None:
-    return all_one_number(run) or twin_units(run)
+    return all_one_number(run) if first_weights(run, "alike") else twin_units(run)
 
 
 def twin_units(run: Run) -> Evidence | None:

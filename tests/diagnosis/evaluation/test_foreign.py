@@ -1,5 +1,6 @@
 """Foreign programs learn, faults change them as they say, the splits are fair, and results are counted as they are."""
 
+import argparse
 import json
 import math
 from collections import Counter
@@ -12,7 +13,7 @@ from labkit.diagnosis.diagnose import UNSURE
 from labkit.diagnosis.evaluation.foreign import clinic, report, verify
 from labkit.diagnosis.evaluation.foreign.clinic import Case, Examined, Foreign, Recording
 from labkit.diagnosis.evaluation.foreign.operators import INTENDED, DoesNotApply
-from labkit.diagnosis.evaluation.foreign.registry import FAULTS, PROGRAMS, SPLITS, healthy_variants
+from labkit.diagnosis.evaluation.foreign.registry import FAULTS, PROGRAMS, PURPOSES, SPLITS, healthy_variants
 from labkit.diagnosis.evaluation.foreign.setup import unwatched
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
@@ -32,6 +33,20 @@ def test_watching_changes_nothing(name):
     assert len(recording.record.run) > 100 and not recording.record.guard.off
 
 
+@pytest.mark.parametrize("name", ["heat_exchanger", "loan_defaults", "tide_gauge", "sharper_signals"])
+def test_watching_changes_nothing_in_a_held_out_program(name):
+    """A closure, averaged weights, a dataclass, a generator and its critic. What was recorded is not looked at."""
+    recording = Recording()
+    assert PROGRAMS[name](recording, 0) == PROGRAMS[name](unwatched, 0)
+    assert recording.record is not None and len(recording.record.run) > 100
+
+
+@pytest.mark.parametrize("name", SPLITS["held-out"])
+def test_a_held_out_program_is_the_same_each_time_and_depends_on_its_seed(name):
+    one, again, other = (pieces(PROGRAMS[name].prepared(seed)) for seed in (0, 0, 1))
+    assert one == again != other
+
+
 def test_a_program_leaves_the_random_numbers_alone():
     torch.manual_seed(5)
     expected = torch.rand(1)
@@ -40,11 +55,19 @@ def test_a_program_leaves_the_random_numbers_alone():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_the_splits_share_no_program_and_have_the_same_tasks():
-    development, held_out = (set(names) for names in SPLITS.values())
-    assert not development & held_out and development | held_out == set(PROGRAMS) and len(PROGRAMS) >= 20
-    tasks = [Counter(PROGRAMS[name].task for name in names) for names in SPLITS.values()]
-    assert tasks[0] == tasks[1]
+def test_the_splits_share_no_program_and_each_has_all_tasks():
+    assert list(SPLITS) == list(PURPOSES) == ["development", "retired", "held-out"]
+    names = Counter(name for each in SPLITS.values() for name in each)
+    assert set(names) == set(PROGRAMS) and set(names.values()) == {1}
+    tasks = {split: Counter(PROGRAMS[name].task for name in each) for split, each in SPLITS.items()}
+    assert tasks["development"] == tasks["retired"] <= tasks["held-out"] and len(tasks["retired"]) == 16
+
+
+def test_the_retired_split_keeps_the_healthy_runs_that_it_was_evaluated_on():
+    drawn = [(name, seed, chosen.optimizer, chosen.lr) for name, seed, chosen in healthy_variants("retired", 3)]
+    robot, rings = ("robot_arm", 8158, "adam", 5e-3), ("two_rings", 2402, "rmsprop", 3e-3)
+    assert drawn == [robot, rings, ("star_spectra", 5018, "adam", 3e-3)]
+    assert [seed for _, seed, _ in healthy_variants("held-out", 3)] != [seed for _, seed, *_ in drawn]
 
 
 def test_healthy_variants_stay_within_the_settings_of_their_program():
@@ -57,6 +80,19 @@ def test_healthy_variants_stay_within_the_settings_of_their_program():
         assert chosen.batch_size in program.batch_sizes and chosen.schedule in program.schedules
         steps = (chosen.epochs / chosen.batch_size) / (program.epochs / program.batch_sizes[0])
         assert 0.7 < steps < 1.4  # about as many as the program itself
+
+
+def test_a_schedule_is_stepped_where_it_is_meant_to_be():
+    setup = PROGRAMS["flat_rents"].prepared(0)
+    rate = setup.settings.lr
+    PROGRAMS["flat_rents"].loop(setup, unwatched)
+    assert setup.settings.schedule == "linear decay" and setup.optimizer.param_groups[0]["lr"] == 0.05 * rate
+    by_epoch = PROGRAMS["tide_gauge"].prepared(0)
+    rates = []
+    for stepped in (by_epoch.end_step, by_epoch.end_epoch, by_epoch.end_epoch):
+        stepped()
+        rates.append(by_epoch.optimizer.param_groups[0]["lr"] / by_epoch.settings.lr)
+    assert rates[0] == 1 > rates[1] and rates[2] == 1  # restarted after two epochs
 
 
 # --- faults -------------------------------------------------------------------------------------------
@@ -107,6 +143,58 @@ def test_every_accepted_name_is_a_mode_or_intended_to_be_one():
     assert accepted <= set(FAILURES) | set(INTENDED) and set(INTENDED) <= accepted
 
 
+def assert_new_targets(name, y):
+    """Faults that give inputs the targets of others: which share of them, and how many different ones."""
+    late, noisy = (broken(name, fault)[0].train[1] for fault in ("targets_one_row_late", "most_labels_wrong"))
+    assert torch.equal(late[1:], y[:-1]) and torch.equal(noisy.sort().values, y.sort().values)
+    assert 0.05 < (noisy == y).float().mean() < 0.15
+    (x, targets), (same, permuted) = (
+        next(iter(each.epoch()))
+        for each in (PROGRAMS[name].prepared(0), broken(name, "targets_permuted_in_each_batch")[0])
+    )
+    assert torch.equal(x, same) and not torch.equal(targets, permuted)
+    assert torch.equal(targets.sort().values, permuted.sort().values)
+
+
+def test_a_warm_up_for_another_data_set_leaves_the_learning_rate_low():
+    setup, _ = broken("traffic_lights", "warmup_for_another_data_set")
+    PROGRAMS["traffic_lights"].loop(setup, unwatched)
+    rates = [group["lr"] for each in setup.optimizers for group in each.param_groups]
+    assert rates == pytest.approx([0.02 * setup.settings.lr] * 2, rel=0.02)
+
+
+def test_images_are_flipped_and_masks_are_not():
+    healthy, (setup, _) = PROGRAMS["cell_masks"].prepared(0), broken("cell_masks", "flipped_without_the_mask")
+    assert torch.equal(setup.train[0].flip(2), healthy.train[0]) and torch.equal(setup.train[1], healthy.train[1])
+    assert all(map(torch.equal, setup.val, healthy.val))
+
+
+def test_faults_of_the_optimizer_reach_a_loop_with_a_closure():
+    def one_step(fault):
+        setup, _ = broken("heat_exchanger", fault)
+        before = [each.detach().clone() for each in setup.model.parameters()]
+
+        def closure():
+            loss = setup.loss(setup.model(setup.train[0]), setup.train[1])
+            loss.backward()
+            return loss
+
+        assert setup.optimizer.step(closure) > 0
+        moved = any(not torch.equal(one, other) for one, other in zip(before, setup.model.parameters(), strict=True))
+        return moved, torch.nn.utils.get_total_norm(each.grad for each in setup.model.parameters())
+
+    assert one_step("no_step")[0] is False
+    moved, norm = one_step("clipped_to_1e_4")
+    assert moved and norm == pytest.approx(1e-4, rel=0.02)
+
+
+def test_outputs_that_are_a_dataclass_are_changed_in_their_first_part():
+    setup, _ = broken("tide_gauge", "sigmoid_on_numbers")
+    healthy = PROGRAMS["tide_gauge"].prepared(0)
+    said, usual = setup.model(setup.val[0]), healthy.model(healthy.val[0])
+    assert torch.equal(said.median, usual.median.sigmoid()) and torch.equal(said.high, usual.high)
+
+
 def test_faults_do_what_they_say():
     (x, y), healthy = PROGRAMS["concrete_strength"].prepared(0).train, PROGRAMS["concrete_strength"].prepared(0)
     setup, _ = broken("concrete_strength", "shuffled_labels")
@@ -127,6 +215,7 @@ def test_faults_do_what_they_say():
     for each in (setup, healthy):
         each.model.eval()
     assert setup.model(setup.val[0]).allclose(healthy.model(healthy.val[0]).sigmoid())
+    assert_new_targets("concrete_strength", y)
     setup, _ = broken("shopping_baskets", "rate_times_100")
     assert [each.param_groups[0]["lr"] for each in setup.optimizers] == pytest.approx([100.0, 1.0])
 
@@ -168,6 +257,32 @@ def test_the_list_is_written_with_one_case_per_line():
     text = verify.as_json(found)
     assert json.loads(text)["cases"] == {"a": {"no_step": [0.0, None, 0.1]}}
     assert '   "no_step": [0.0, null, 0.1]' in text.splitlines()
+
+
+def test_results_for_some_faults_are_merged_into_the_list():
+    stored = {
+        "healthy": {"two_rings": [0.9], "robot_arm": [0.8]},
+        "cases": {"two_rings": {"no_step": [0.0], "flipped_sign": [0.1]}, "robot_arm": {"no_step": [0.2]}},
+    }
+    found = {"seeds": (0,), "healthy": {"two_rings": [0.9]}, "cases": {"two_rings": {"rate_times_20": [0.3]}}}
+    merged = verify.merged(stored, found, ["rate_times_20", "flipped_sign"])
+    assert merged["cases"] == {"robot_arm": {"no_step": [0.2]}, "two_rings": {"rate_times_20": [0.3], "no_step": [0.0]}}
+    assert list(merged["cases"]["two_rings"]) == ["rate_times_20", "no_step"]  # flipped_sign no longer hurts
+    assert list(merged["healthy"]) == list(merged["cases"]) == ["robot_arm", "two_rings"] and merged["seeds"] == (0,)
+
+
+def test_known_scores_are_not_measured_again(monkeypatch):
+    trained = []
+    monkeypatch.setattr(verify, "score_of", lambda name, fault, seed: trained.append((fault, seed)) or 0.1)
+    found = verify.verify(["two_rings"], ["no_step"], {"two_rings": [0.9, 0.9, 0.9]})
+    assert found["cases"] == {"two_rings": {"no_step": (0.1, 0.1, 0.1)}}
+    assert trained == [("no_step", 0), ("no_step", 1), ("no_step", 2)]
+
+
+def test_an_unknown_name_on_the_command_line_is_refused():
+    with pytest.raises(argparse.ArgumentTypeError, match="Did you mean 'two_rings'"):
+        verify.names_of(PROGRAMS)("robot_arm,two_ring")
+    assert verify.names_of(PROGRAMS)("robot_arm,two_rings") == ("robot_arm", "two_rings")
 
 
 # --- scoring ------------------------------------------------------------------------------------------
@@ -215,15 +330,26 @@ def test_the_tables_group_by_family_task_and_fault():
     assert report.by_fault(FOUND)[1][1] == ("flipped_sign", "2", "50%", "0%", "0%", "unsure 1, nothing 1")
 
 
-def test_misses_are_shown_for_the_development_split_only():
-    text = report.as_text(FOUND)
+@pytest.mark.parametrize("split", clinic.DETAILED)
+def test_misses_are_shown_for_the_splits_that_may_be_looked_at(split):
+    found = Foreign(FOUND.sick, FOUND.healthy, split)
+    text = report.as_text(found)
+    assert text.startswith(f"Foreign programs, {split} split: 6 sick and 4 healthy runs of 2 programs.")
     assert "wine_cultivars, frozen_body, seed 0: called underfit, then frozen_layers; correct: frozen_layers" in text
     assert "placed in exit, not in entry or middle" in text and "false alarm on a healthy run" in text
+    page = report.in_markdown(found, "labkit clinic --foreign")
+    assert "| named first | 2 of 5 | 40.0% |" in page and "## What went wrong" in page and f"The {split} split" in page
+    assert len(report.as_plain(found)["sick"]) == 6
+
+
+def test_of_the_held_out_split_only_counts_are_shown():
+    assert "held-out" not in clinic.DETAILED
     held_out = Foreign(FOUND.sick, FOUND.healthy, "held-out")
-    for shown in (report.as_text(held_out), report.in_markdown(held_out, ""), json.dumps(report.as_plain(held_out))):
+    page = report.in_markdown(held_out, "")
+    for shown in (report.as_text(held_out), page, json.dumps(report.as_plain(held_out))):
         assert "underfit" not in shown and "wine_cultivars, " not in shown and "frozen_body" not in shown
-    page = report.in_markdown(FOUND, "labkit clinic --foreign")
-    assert "| named first | 2 of 5 | 40.0% |" in page and "## What went wrong" in page
+        assert "2 of 5" in shown or '"count": 2, "of": 5' in shown
+    assert "The held-out split: 6 sick" in page and "307 of 481" in page  # why the one before was retired
 
 
 def test_an_error_of_the_program_is_not_an_error_of_labkit():
@@ -267,8 +393,9 @@ def test_the_command_evaluates_stores_and_reuses_runs(monkeypatch, capsys, tmp_p
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"split": "retired"}, "expected one of development, held-out"),
-        ({"programs": ["two_ring"]}, "two_rings"),
+        ({"split": "judged"}, "expected one of development, retired, held-out"),
+        ({"programs": ["road_mask"]}, "road_masks"),
+        ({"programs": ["two_rings"]}, "not in the held-out split"),
         ({"seeds": 4}, "expected 1 to 3"),
         ({"kept_only": True}, "--runs FOLDER"),
     ],

@@ -29,7 +29,7 @@ from labkit.training.loop import few_threads
 from labkit.training.parallel import check_jobs, spread
 
 PACKAGE = Path(__file__).parents[3]
-DETAILED = "development"  # the split whose misses are shown; of the other only counts are
+DETAILED = ("development", "retired")  # the splits whose misses are shown; of the held-out one only counts are
 
 
 @dataclass(frozen=True)
@@ -336,5 +336,5 @@ def check_arguments(
         raise RecipeError("--kept evaluates the runs in a folder: name it with --runs FOLDER")
     if kept_only and folder and not folder.is_dir():
         raise RecipeError(f"--kept: there is no folder {folder}; without --kept the runs are trained and kept there")
-    if split != DETAILED and programs:
+    if split not in DETAILED and programs:
         print("labkit: results of single held-out programs invite tuning; evaluate all of them", file=sys.stderr)

@@ -5,9 +5,10 @@ only. Some names may not be in the catalogue yet (`INTENDED`): their cases count
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from labkit.diagnosis.evaluation.foreign.setup import Setup
@@ -58,7 +59,8 @@ def need(condition: object) -> None:
 
 def trained_layers(s: Setup) -> list[tuple[str, nn.Module]]:
     """The layers with trainable weight matrices, in the order of their definition."""
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.LSTM, nn.GRU, nn.Embedding, nn.EmbeddingBag)
+    convolutions = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+    kinds = (nn.Linear, *convolutions, nn.LSTM, nn.GRU, nn.Embedding, nn.EmbeddingBag)
     named = [(name, module) for name, module in s.model.named_modules() if isinstance(module, kinds)]
     return [(name, module) for name, module in named if all(each.requires_grad for each in module.parameters())]
 
@@ -77,7 +79,7 @@ def exchange(model: nn.Module, name: str, new: nn.Module) -> None:
         setattr(owner, last, new)
 
 
-ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU)
+ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Mish, nn.Hardswish, nn.PReLU)
 
 
 def on_outputs(s: Setup, change: nn.Module) -> None:
@@ -92,6 +94,8 @@ def on_outputs(s: Setup, change: nn.Module) -> None:
             return {**outputs, "logits": change(outputs["logits"])}
         if isinstance(outputs, tuple):
             return (change(outputs[0]), *outputs[1:])
+        if is_dataclass(outputs) and not isinstance(outputs, type):
+            return replace(outputs, **{fields(outputs)[0].name: change(logits_of(outputs))})
         return change(outputs)
 
     s.model.register_forward_hook(applied)
@@ -100,6 +104,8 @@ def on_outputs(s: Setup, change: nn.Module) -> None:
 def logits_of(outputs: Any) -> Tensor:
     if isinstance(outputs, dict):
         return outputs["logits"]
+    if is_dataclass(outputs):
+        return getattr(outputs, fields(outputs)[0].name)
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
@@ -119,11 +125,19 @@ def before_update(s: Setup, action: Callable[[], object]) -> None:
     for each in s.optimizers:
         step = each.step
 
-        def changed(*args: Any, _step: Callable = step, **options: Any) -> Any:
+        def changed(closure: Callable | None = None, _step: Callable = step) -> Any:
+            if closure is not None:  # its gradients are ready when it returns
+                return _step(lambda: (closure(), action())[0])
             action()
-            return _step(*args, **options)
+            return _step()
 
-        each.step = changed  # type: ignore[method-assign]
+        override_step(each, changed)
+
+
+def override_step(optimizer: torch.optim.Optimizer, step: Callable) -> None:
+    """Put another function in the place of `optimizer.step`."""
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # or schedulers would warn about the new function
+    optimizer.step = step  # type: ignore[method-assign]
 
 
 def change_groups(s: Setup, **values: Any) -> None:

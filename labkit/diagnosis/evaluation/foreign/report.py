@@ -20,7 +20,7 @@ from labkit.diagnosis.evaluation.foreign.clinic import (
     share,
     unsure,
 )
-from labkit.diagnosis.evaluation.foreign.registry import PROGRAMS, SPLITS
+from labkit.diagnosis.evaluation.foreign.registry import PROGRAMS, PURPOSES, SPLITS
 from labkit.diagnosis.evaluation.foreign.verify import MARGIN, SEEDS
 from labkit.diagnosis.evaluation.report import HEAD, Row
 from labkit.drawing.markdown import table
@@ -72,7 +72,7 @@ def by_task(found: Foreign) -> Table:
 
 
 def by_fault(found: Foreign) -> Table:
-    """Each operator with the names that came first instead; for the development split only."""
+    """Each operator with the names that came first instead; not for the held-out split."""
     head, rows = grouped(found, "fault", lambda each: each.fault.name)
     more = []
     for row in rows:
@@ -93,12 +93,12 @@ def by_confidence(found: Foreign) -> Table:
 
 def tables(found: Foreign) -> dict[str, Table]:
     shown = {"By family": by_family(found), "By task": by_task(found), "Calibration": by_confidence(found)}
-    return shown | ({"By fault": by_fault(found)} if found.split == DETAILED else {})
+    return shown | ({"By fault": by_fault(found)} if found.split in DETAILED else {})
 
 
 def misses(found: Foreign) -> list[str]:
     """A line for everything that went wrong; none for the held-out split, which is counted and not looked at."""
-    if found.split != DETAILED:
+    if found.split not in DETAILED:
         return []
     lines = [
         f"{each.case}: called {', then '.join(name for name, _ in each.verdict) or 'nothing'}; "
@@ -131,15 +131,21 @@ def left_out(found: Foreign) -> str:
 
 def as_text(found: Foreign) -> str:
     """For the terminal."""
-    lines = in_columns([HEAD, *(row.cells for row in numbers(found))])
+    lines = [f"Foreign programs, {runs_of(found)}.", "", *in_columns([HEAD, *(row.cells for row in numbers(found))])]
     for title, (head, rows) in tables(found).items():
         lines += ["", f"{title}:", *in_columns([head, *rows])]
     lines += ["", *textwrap.wrap(left_out(found), 110), *(f"- {line}" for line in misses(found))]
     return "\n".join(lines)
 
 
+def runs_of(found: Foreign) -> str:
+    """Of which split these results are, and how many runs there were."""
+    programs = len({each.case.program for each in found.all})
+    return f"{found.split} split: {len(found.sick)} sick and {len(found.healthy)} healthy runs of {programs} programs"
+
+
 def as_plain(found: Foreign) -> dict:
-    """For JSON. Single cases are listed for the development split only."""
+    """For JSON. Single cases are not listed for the held-out split."""
     rows = [{"what": row.what, "count": row.count, "of": row.of, "goal": row.goal} for row in numbers(found)]
     shown = {
         title: [dict(zip(head, row, strict=True)) for row in body] for title, (head, body) in tables(found).items()
@@ -150,7 +156,7 @@ def as_plain(found: Foreign) -> dict:
         "numbers": rows,
         "tables": shown,
         "skipped": found.skipped,
-        **(cases if found.split == DETAILED else {}),
+        **(cases if found.split in DETAILED else {}),
     }
 
 
@@ -162,7 +168,8 @@ SCORED = (
     "differ from it. A fault operator changes the pieces of a program before its loop starts, as a bug in its code "
     "would. A case counts if the fault costs at least {margin:.0%} of the healthy program's score on each of {seeds} "
     "seeds; the score is 0 for the best constant prediction and 1 for perfect ones. The programs, not the cases, are "
-    "divided into the development split and the held-out split.",
+    "divided into splits:",
+    *(f"- **{split}**: {purpose}." for split, purpose in PURPOSES.items()),
     "- **named first**: the first name is one that the operator lists as correct. Some of these modes are not in the "
     "catalogue yet, and count as not named.",
     "- **place correct**: the name is correct, and the place is a layer that the operator changed.",
@@ -173,12 +180,8 @@ SCORED = (
 
 
 def in_markdown(found: Foreign, command: str) -> str:
-    """The page: conditions, numbers and goals, tables, and for the development split every miss."""
-    made = (
-        f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}: {len(found.sick)} sick and "
-        f"{len(found.healthy)} healthy runs of {len({each.case.program for each in found.all})} programs, "
-        f"{found.split} split."
-    )
+    """The page: conditions, numbers and goals, tables, and every miss if the split is not the held-out one."""
+    made = f"Made by `{command}` on {cpu_name()}, torch {torch.__version__}. The {runs_of(found)}."
     first, *rest = (text.format(margin=MARGIN, seeds=len(SEEDS)) for text in SCORED)
     sections = [
         "# Foreign programs: how often is the diagnosis correct on code that is not the lab's?",
@@ -189,7 +192,7 @@ def in_markdown(found: Foreign, command: str) -> str:
         *(f"## {title}\n\n" + "\n".join(table(head, rows)) for title, (head, rows) in tables(found).items()),
         "## The programs\n\n" + "\n".join(table(("program", "task", "split"), program_rows())),
     ]
-    if found.split == DETAILED:
+    if found.split in DETAILED:
         sections.append("## What went wrong\n\n" + ("\n".join(f"- {line}" for line in misses(found)) or "Nothing."))
     return "\n\n".join(sections) + "\n"
 

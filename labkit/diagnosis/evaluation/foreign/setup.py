@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 PROBE = 96  # training samples of the fixed batch that `watch` examines
+PER_STEP = ("linear decay",)  # schedules whose loops call `end_step`
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class Setup:
     batch_size: int = field(init=False)
     epochs: int = field(init=False)
     per_epoch: int = field(init=False)
-    scheduler: Any = None  # stepped once per epoch
+    scheduler: Any = None  # stepped once per epoch, or after each step if the schedule is in PER_STEP
     shuffle: bool = True
     reached: float = math.nan  # the measure at the last validation
 
     def __post_init__(self) -> None:
         self.batch_size, self.epochs = self.settings.batch_size, self.settings.epochs
         self.per_epoch = max(1, len(self.train[-1]) // self.batch_size)
-        self.scheduler = scheduler_for(self.optimizers[0], self.settings)
+        self.scheduler = scheduler_for(self.optimizers[0], self.settings, self.epochs * self.per_epoch)
         self._stream: Iterator[tuple[Tensor, ...]] | None = None
 
     @property
@@ -82,18 +83,28 @@ class Setup:
                 chosen = order[start : start + size]
                 yield tuple(each[chosen] for each in self.train)
 
-    def validate(self, record: Any) -> None:
-        """Evaluate on the validation data, in eval mode, and record loss and measure."""
+    def evaluate(self) -> Tensor:
+        """Evaluate on the validation data, in eval mode; returns the loss."""
         self.model.eval()
         with torch.no_grad():
             outputs = self.model(*self.val[:-1])
             loss = self.loss(outputs, self.val[-1])
             self.reached = self.measure(outputs, self.val[-1])
         self.model.train()
+        return loss
+
+    def validate(self, record: Any) -> None:
+        """Evaluate, and record loss and measure."""
+        loss = self.evaluate()
         record.validation(loss=loss, **{self.metric: self.reached})
 
+    def end_step(self) -> None:
+        """For loops with a schedule that changes the learning rate after each step."""
+        if self.scheduler and self.settings.schedule in PER_STEP:
+            self.scheduler.step()
+
     def end_epoch(self) -> None:
-        if self.scheduler:
+        if self.scheduler and self.settings.schedule not in PER_STEP:
             self.scheduler.step()
 
 
@@ -198,6 +209,9 @@ def optimizer_for(parameters: Any, settings: Settings, **changes: Any) -> torch.
         "adamw": lambda weights, lr: torch.optim.AdamW(weights, lr=lr, weight_decay=0.01),
         "rmsprop": torch.optim.RMSprop,
         "nadam": torch.optim.NAdam,
+        "radam": torch.optim.RAdam,
+        "adagrad": torch.optim.Adagrad,
+        "adamax": torch.optim.Adamax,
         "sgd": lambda weights, lr: torch.optim.SGD(weights, lr=lr),
         "momentum": lambda weights, lr: torch.optim.SGD(weights, lr=lr, momentum=0.9),
         "nesterov": lambda weights, lr: torch.optim.SGD(weights, lr=lr, momentum=0.9, nesterov=True),
@@ -205,7 +219,7 @@ def optimizer_for(parameters: Any, settings: Settings, **changes: Any) -> torch.
     return makers[settings.optimizer]([each for each in parameters if each.requires_grad], lr=settings.lr)
 
 
-def scheduler_for(optimizer: torch.optim.Optimizer, settings: Settings) -> Any:
+def scheduler_for(optimizer: torch.optim.Optimizer, settings: Settings, steps: int) -> Any:
     schedulers = torch.optim.lr_scheduler
     if settings.schedule == "cosine":
         return schedulers.CosineAnnealingLR(optimizer, settings.epochs, eta_min=settings.lr / 20)
@@ -213,6 +227,13 @@ def scheduler_for(optimizer: torch.optim.Optimizer, settings: Settings) -> Any:
         return schedulers.ExponentialLR(optimizer, 0.93)
     if settings.schedule == "warmup":
         return schedulers.LinearLR(optimizer, 0.3, total_iters=2)
+    if settings.schedule == "restarts":
+        return schedulers.CosineAnnealingWarmRestarts(optimizer, max(2, settings.epochs // 3), eta_min=settings.lr / 20)
+    if settings.schedule == "halved":
+        return schedulers.MultiStepLR(optimizer, [settings.epochs // 2, settings.epochs * 3 // 4], gamma=0.5)
+    if settings.schedule == "linear decay":  # after a short warm-up, as transformers have it
+        first = max(1, steps // 20)
+        return schedulers.LambdaLR(optimizer, lambda at: min((at + 1) / first, max(0.05, 1 - at / steps)))
     return None
 
 

@@ -1,13 +1,14 @@
 """Which faults really hurt which programs: `python -m labkit.diagnosis.evaluation.foreign.verify` regenerates the list.
 
+With `--programs A,B` or `--faults A,B` only these are verified, and all other cases in the list stay as they are.
 A case counts only if the base program learns and the fault hurts on all seeds. The diagnosis is not asked here.
 """
 
+import argparse
 import functools
 import json
 import math
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from labkit.diagnosis.evaluation.foreign.operators import DoesNotApply
 from labkit.diagnosis.evaluation.foreign.registry import FAULTS, PROGRAMS, SPLITS
 from labkit.diagnosis.evaluation.foreign.setup import unwatched
+from labkit.errors import near
 from labkit.recording.files import written_whole
 from labkit.training.loop import few_threads
 from labkit.training.parallel import spread
@@ -64,9 +66,11 @@ def applies(name: str, fault: str) -> bool:
     return True
 
 
-def verified_for(name: str, faults: Sequence[str] = tuple(FAULTS)) -> tuple[list[float], list[Case]]:
-    """The healthy scores of a program, and the cases among these faults that hurt on all seeds."""
-    healthy = [score_of(name, None, seed) for seed in SEEDS]
+def verified_for(
+    name: str, faults: Sequence[str] = tuple(FAULTS), healthy: Sequence[float] | None = None
+) -> tuple[Sequence[float], list[Case]]:
+    """The healthy scores of a program, measured if they are not known, and which of these faults hurt on all seeds."""
+    healthy = healthy or [score_of(name, None, seed) for seed in SEEDS]
     cases = []
     if not all(score >= PROGRAMS[name].enough for score in healthy):
         return healthy, []
@@ -83,9 +87,16 @@ def verified_for(name: str, faults: Sequence[str] = tuple(FAULTS)) -> tuple[list
     return healthy, cases
 
 
-def verify(names: Sequence[str] = tuple(PROGRAMS), jobs: int = 1) -> dict:
-    """Train every program with every fault that applies to it."""
-    found = dict(zip(names, spread(verified_for, [(name,) for name in names], jobs, unit="program"), strict=True))
+def verify(
+    names: Sequence[str] = tuple(PROGRAMS),
+    faults: Sequence[str] = tuple(FAULTS),
+    healthy: Mapping[str, Sequence[float]] | None = None,
+    jobs: int = 1,
+) -> dict:
+    """Train these programs with each of these faults that applies; `healthy` are scores that are known already."""
+    known = healthy or {}
+    tasks = [(name, faults, known.get(name)) for name in names]
+    found = dict(zip(names, spread(verified_for, tasks, jobs, unit="program"), strict=True))
     return {
         "seeds": SEEDS,
         "margin": MARGIN,
@@ -93,6 +104,17 @@ def verify(names: Sequence[str] = tuple(PROGRAMS), jobs: int = 1) -> dict:
         "healthy": {name: [round(score, 3) for score in healthy] for name, (healthy, _) in found.items()},
         "cases": {name: {each.fault: each.scores for each in cases} for name, (_, cases) in found.items()},
     }
+
+
+def merged(stored: dict, found: dict, faults: Sequence[str]) -> dict:
+    """The stored list, with the results for these faults in the programs that were verified; in the usual order."""
+    healthy = stored["healthy"] | found["healthy"]
+    cases = dict(stored["cases"])
+    for name, new in found["cases"].items():
+        kept = {fault: scores for fault, scores in cases.get(name, {}).items() if fault not in faults}
+        cases[name] = {fault: scores for fault in FAULTS if (scores := (kept | new).get(fault))}
+    in_order = {"healthy": healthy, "cases": cases}
+    return found | {key: {name: each[name] for name in PROGRAMS if name in each} for key, each in in_order.items()}
 
 
 @functools.cache
@@ -106,7 +128,7 @@ def healthy_score(name: str, seed: int) -> float:
 
 
 def verified(split: str | None = None) -> list[Case]:
-    """The stored cases, of one split or of both."""
+    """The stored cases, of one split or of all."""
     stored = _stored()["cases"]
     names = SPLITS[split] if split else PROGRAMS
     return [Case(name, fault, tuple(scores)) for name in names for fault, scores in stored.get(name, {}).items()]
@@ -127,10 +149,28 @@ def as_json(found: dict) -> str:
     return block({**plain, "healthy": block(flat(found["healthy"]), " "), "cases": block(cases, " ")}, "") + "\n"
 
 
+def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """Reads a list of names on the command line."""
+
+    def read(text: str) -> tuple[str, ...]:
+        if unknown := [name for name in text.split(",") if name not in known]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}. {near(unknown[0], known)}")
+        return tuple(text.split(","))
+
+    return read
+
+
 def main() -> None:
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    parser = argparse.ArgumentParser(description="verify which faults hurt which foreign programs")
+    parser.add_argument("--programs", type=names_of(PROGRAMS), default=tuple(PROGRAMS), metavar="A,B,...")
+    parser.add_argument("--faults", type=names_of(FAULTS), default=tuple(FAULTS), metavar="A,B,...")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N")
+    options = parser.parse_args()
+    # Where some faults are added to a program, they are compared with its stored scores, as the other faults were.
+    known = _stored()["healthy"] if set(options.faults) < set(FAULTS) else None
+    found = verify(options.programs, options.faults, known, options.jobs)
     with written_whole(PAGE) as stream:
-        stream.write(as_json(verify(jobs=jobs)).encode())
+        stream.write(as_json(merged(_stored(), found, options.faults)).encode())
     _stored.cache_clear()
     for split in SPLITS:
         print(f"{split}: {len(verified(split))} cases in {len(SPLITS[split])} programs")

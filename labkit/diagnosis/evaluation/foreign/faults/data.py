@@ -1,7 +1,9 @@
 """Faults in the training data and the validation data."""
 
+from collections.abc import Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.diagnosis.evaluation.foreign.operators import (
     fault,
@@ -28,6 +30,45 @@ def partners_shuffled(s: Setup) -> None:
     """Of pairs that belong together one side is shuffled."""
     need(s.kind == "matching")
     s.train[1] = s.train[1][torch.randperm(len(s.train[1]), generator=generator(s.seed))]
+
+
+@fault("data", "labels_shuffled", "labels_detached")
+def targets_one_row_late(s: Setup) -> None:
+    """Inputs and targets are misaligned by one: each input has the target of the row before."""
+    need(s.kind not in ("matching",))
+    s.train[-1] = s.train[-1].roll(1, 0)
+
+
+@fault("data", "labels_shuffled", "labels_detached")
+def most_labels_wrong(s: Setup) -> None:
+    """Heavy label noise: nine of ten training targets come from another sample."""
+    need(s.kind not in ("matching",))
+    chance = generator(s.seed)
+    targets = s.train[-1]
+    wrong = torch.nonzero(torch.rand(len(targets), generator=chance) < 0.9).flatten()
+    noisy = targets.clone()
+    noisy[wrong] = targets[wrong[torch.randperm(len(wrong), generator=chance)]]
+    s.train[-1] = noisy
+
+
+@fault("data", "labels_detached", "labels_shuffled")
+def targets_permuted_in_each_batch(s: Setup) -> None:
+    """An augmentation puts the inputs of each batch in a new order and leaves the targets as they were."""
+    need(s.kind not in ("matching",))
+    chance, epoch = generator(s.seed), s.epoch
+
+    def permuted() -> Iterator[tuple[Tensor, ...]]:
+        for *inputs, targets in epoch():
+            yield *inputs, targets[torch.randperm(len(targets), generator=chance)]
+
+    s.epoch = permuted  # type: ignore[method-assign]
+
+
+@fault("data", "labels_detached", "labels_shuffled")
+def flipped_without_the_mask(s: Setup) -> None:
+    """An augmentation flips the images of a segmentation, top to bottom, and not their masks."""
+    need(s.train[0].ndim == 4 and s.train[-1].ndim == 3 and s.kind in ("binary", "pixels"))
+    s.train[0] = s.train[0].flip(2)
 
 
 @fault("data", "inputs_not_normalised")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from labkit.diagnosis.evaluation.foreign.operators import (
     ACTIVATIONS,
@@ -99,6 +100,7 @@ def dropout_95(s: Setup) -> tuple[str, ...]:
 @fault("weights", "zero_init")
 def all_weights_zero(s: Setup) -> None:
     """All weights and biases start at zero."""
+    need(not any(map(is_parametrized, s.model.modules())))  # weight norm would divide 0 by 0
     with torch.no_grad():
         for each in s.model.parameters():
             if each.requires_grad:

@@ -1,7 +1,7 @@
 """Faults in learning rate, schedule and the code of the loop."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from labkit.diagnosis.evaluation.foreign.operators import (
     fault,
     modules_of,
     need,
+    override_step,
     trained_layers,
 )
 from labkit.diagnosis.evaluation.foreign.setup import Setup
@@ -51,7 +52,11 @@ def rate_times_3e_2(s: Setup) -> None:
 @fault("learning rate", "scheduler_stepped_per_batch", "schedule_too_short")
 def scheduler_per_batch(s: Setup) -> None:
     """A scheduler meant for epochs is stepped after each batch."""
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.85) for each in s.optimizers]
+    step_per_batch(s, [torch.optim.lr_scheduler.ExponentialLR(each, 0.85) for each in s.optimizers])
+
+
+def step_per_batch(s: Setup, schedules: Sequence[Any]) -> None:
+    """Step these schedules, one for each optimizer, after each batch."""
     for each, schedule in zip(s.optimizers, schedules, strict=True):
         step = each.step
 
@@ -60,8 +65,22 @@ def scheduler_per_batch(s: Setup) -> None:
             _schedule.step()
             return result
 
-        changed._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch would warn about the new function
-        each.step = changed  # type: ignore[method-assign]
+        override_step(each, changed)
+
+
+@fault("learning rate", "warmup_too_long", *TOO_LOW)
+def warmup_for_another_data_set(s: Setup) -> None:
+    """The warm-up was copied from a much larger data set: it would take 50 times as many steps as there are."""
+    needed = 50 * s.epochs * s.per_epoch
+    schedulers = torch.optim.lr_scheduler
+    s.scheduler = None
+    step_per_batch(s, [schedulers.LambdaLR(each, lambda at: (at + 1) / needed) for each in s.optimizers])
+
+
+@fault("learning rate", "training_not_finished", *TOO_LOW)
+def all_data_in_one_batch(s: Setup) -> None:
+    """The data are not divided into batches: one update per epoch, for as many epochs as before."""
+    s.batch_size, s.per_epoch = len(s.train[-1]), 1
 
 
 @fault("learning rate", "training_not_finished")
@@ -92,8 +111,8 @@ def no_zero_grad(s: Setup) -> None:
 @fault("code", "step_missing")
 def no_step(s: Setup) -> None:
     """optimizer.step() is never called."""
-    for each in s.optimizers:
-        each.step = lambda *_, **__: None  # type: ignore[method-assign]
+    for each in s.optimizers:  # a closure is called all the same: it is what the loop calls instead
+        override_step(each, lambda closure=None: closure() if closure else None)
 
 
 @fault("code", "stale_optimizer")
