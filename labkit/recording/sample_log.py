@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -202,8 +202,12 @@ class SampleLog:
             return {}
         first, last = self.validated[0].read()[0], self.validated[-1].read()[0]
         changed = float(1 - np.isin(last, first).mean())
-        columns = columns_apart(self.columns or self.trained.columns, self.validated[0].columns)
-        return ({} if columns is None else {"val_columns_apart": columns}) | {
+        columns = self.columns or self.trained.columns
+        distinct = (
+            len(np.unique(trained.prints[: columns.count])) if columns else 0
+        )  # samples that came again count once
+        apart = columns_apart(columns and replace(columns, count=distinct), self.validated[0].columns)
+        return ({} if apart is None else {"val_columns_apart": apart}) | {
             "val_trained_on": float(np.isin(last, trained.prints).mean()),
             "val_trained_on_by_chance": overlap_by_chance(trained),
             "val_changed": changed,

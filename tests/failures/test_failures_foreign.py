@@ -334,7 +334,7 @@ def test_a_label_that_belongs_to_a_pair_may_change():
 
 
 def test_few_samples_are_not_imbalanced_classes():
-    for samples, named in ((100, True), (99, False)):  # DIFFERENT
+    for samples, named in ((30, True), (29, False)):  # DIFFERENT
         facts = {"label_shares": [0.9, 0.1], "classes": 2, "batch_length": 32, "different_samples": samples}
         assert seen("class_imbalance", run_of(facts=facts, val_loss=np.linspace(1, 3, 5))) is named
 

@@ -296,3 +296,8 @@ def test_a_run_knows_its_first_pass_and_the_columns_of_its_inputs():
     facts, other = trained(recipe).facts, trained(recipe.but(evaluate=turned)).facts
     assert facts["fresh_steps"] == other["fresh_steps"] == 8  # 256 samples in batches of 32
     assert facts["val_columns_apart"] < 0.1 < 0.2 < other["val_columns_apart"]
+
+
+def test_samples_that_came_again_count_once():
+    few = trained(tiny(samples=60, batch_size=60, steps=20))  # 1,200 samples, 60 different ones: too few to compare
+    assert "val_columns_apart" not in few.facts

@@ -64,7 +64,7 @@ failure = FailureMode(
     "others, a mistake in them costs nothing, and the net is paid for predicting the heavy class. It happens where "
     "weights are computed from wrong counts, given in another order than the classes, or squared by mistake.",
     first_check="Print the weights beside the number of samples of each class; weight times count should be about "
-    "equal. Then the predictions: how often does each class occur?",
+    "equal. Then count how often each class is predicted.",
     remedy="Weigh each class by the inverse of its count, normalised to a mean of 1, or by the square root of that; or "
     "use no weights at all and sample in a balanced way. Judge a weighted loss by the accuracy of each class.",
     reference="Cui et al., Class-Balanced Loss Based on Effective Number of Samples (2019)",

@@ -11,7 +11,7 @@ from labkit.training.recipe import Recipe
 # Share of the most frequent class over that of the rarest, among the samples trained on. Healthy: 1.3; imbalanced: 50.
 UNEVEN = 5.0
 ALONE = 0.999  # above this there is only one class, which is another failure
-DIFFERENT = 100  # samples, where that is known: among 12 some class is always rare
+DIFFERENT = 30  # samples, where that is known: among 12 some class is always rare
 ENOUGH = 500  # samples, in the set and drawn from it; with fewer, one class of ten can be rare by chance
 LEFT_OUT = 2.0  # validation loss over the late batch loss; healthy: 1.0 to 1.3, imbalanced: 7 to 11
 

@@ -88,7 +88,7 @@ failure = FailureMode(
         "Adam: the large weights hardly change, and accuracy stops at 81 %": sick.but(optimizer="adam", lr=0.003),
         "clipping the gradient norm to 1": sick.but(clip=1.0),
     },
-    harm=0.1,
+    harm=0.08,
     symptom="The first loss is eighty times ln(classes) or more. It falls fast as the outputs shrink, then stops well "
     "above what the same net reaches with a better init.",
     mechanism="A unit sums 784 inputs, so weights of size 1 make the sum about 28 times larger than the inputs. The "
