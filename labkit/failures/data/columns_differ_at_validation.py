@@ -8,7 +8,7 @@ from labkit.recording.summaries import chance_loss, input_deviation, unexplained
 from labkit.training.parts import plain_evaluate
 from labkit.training.recipe import Recipe
 
-# Measured on MNIST and CIFAR-10 and, through `watch`, on seven small programs with such a fault and 60 healthy ones.
+# Measured on MNIST and CIFAR-10 and, through `watch`, on seven small programs with such a fault and 64 healthy ones.
 RECENT = 8  # batches before an evaluation
 SOME = 4  # steps of the first pass: fewer have taught the net nothing
 # Validation loss minus the loss of new batches in the first pass, over the loss of a constant prediction. Here 0.28 to

@@ -9,8 +9,8 @@ from labkit.recording.summaries import unexplained
 from labkit.training.data import TARGET_SCALES
 from labkit.training.recipe import Recipe
 
-# The mean of the targets or their standard deviation, whichever is larger in size. Standardised targets: 0.8 to 1.1,
-# raw digits 4.2; here 4,200, in small programs of other tasks 2,000 to 3,200.
+# The mean of the targets or their standard deviation, whichever is larger in size. Standardised targets: 0.8 to 1.1;
+# here 4,200, in small programs of other tasks 2,000 to 3,200.
 FAR = 10.0
 # Share of the variance that is left on the probe at the end. Here 0.22 to 0.23, with a mean of 30 and a standard
 # deviation of 1 0.27, in small programs 0.76 and more. Healthy: 0.03 to 0.05; targets of standard deviation 10 to 100
