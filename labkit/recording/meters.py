@@ -414,21 +414,27 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)  # tables that are looked up: no su
 
 
 @torch.no_grad()
-def first_weights(model: nn.Module) -> dict[str, dict[str, float]]:
+def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]]:
     """Of every layer that multiplies by weight matrices: its number of units, its gain, and whether all are alike.
 
     The gain is the size of a weight times the square root of the number of inputs: how many times larger outputs are
     than inputs, both standard deviations. `alike` is 1 where all entries of each matrix are the same number, else 0.
     """
-    found = {}
+    found: dict[str, dict[str, float | torch.Tensor]] = {}
     for name, module in model.named_modules():
         weights = [real(each) for each in module.parameters(recurse=False) if each.ndim >= 2 and each.numel()]
         if not weights or isinstance(module, EMBEDDINGS):
             continue
-        sizes = [float(each.double().square().mean().sqrt()) * math.sqrt(each[0].numel()) for each in weights]
-        alike = all(bool((each == each.flatten()[0]).all()) and each.numel() > 1 for each in weights)
+        gain = torch.stack(
+            [each.double().square().mean().sqrt() * math.sqrt(each[0].numel()) for each in weights]
+        ).amax()
+        alike = torch.stack([(each == each.flatten()[0]).all() & (each.numel() > 1) for each in weights]).all()
         units = getattr(module, "hidden_size", len(weights[0]))  # the matrices of recurrent layers hold gates too
-        found[name or type(module).__name__] = {"units": float(units), "gain": max(sizes), "alike": float(alike)}
+        found[name or type(module).__name__] = {
+            "units": float(units),
+            "gain": torch.stack(gains).amax(),
+            "alike": alike,
+        }
     return found
 
 
