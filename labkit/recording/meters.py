@@ -425,15 +425,13 @@ def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]
         weights = [real(each) for each in module.parameters(recurse=False) if each.ndim >= 2 and each.numel()]
         if not weights or isinstance(module, EMBEDDINGS):
             continue
-        gain = torch.stack(
-            [each.double().square().mean().sqrt() * math.sqrt(each[0].numel()) for each in weights]
-        ).amax()
-        alike = torch.stack([(each == each.flatten()[0]).all() & (each.numel() > 1) for each in weights]).all()
+        gains = [each.double().square().mean().sqrt() * math.sqrt(each[0].numel()) for each in weights]
+        alike = [(each == each.flatten()[0]).all() & (each.numel() > 1) for each in weights]
         units = getattr(module, "hidden_size", len(weights[0]))  # the matrices of recurrent layers hold gates too
         found[name or type(module).__name__] = {
             "units": float(units),
             "gain": torch.stack(gains).amax(),
-            "alike": alike,
+            "alike": torch.stack(alike).all(),
         }
     return found
 
