@@ -419,23 +419,27 @@ def is_added(weight: torch.Tensor) -> bool:
 
 
 @torch.no_grad()
-def first_weights(model: nn.Module) -> dict[str, dict[str, float]]:
+def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]]:
     """Of every layer that multiplies by weight matrices: its number of units, its gain, and whether all are alike.
 
     The gain is the size of a weight times the square root of the number of inputs: how many times larger outputs are
     than inputs, both standard deviations. `alike` is 1 where all entries of each matrix are the same number, else 0.
     """
-    found = {}
+    found: dict[str, dict[str, float | torch.Tensor]] = {}
     for name, module in model.named_modules():
         weights = [real(each) for each in module.parameters(recurse=False) if each.ndim >= 2 and each.numel()]
         if next(module.children(), None) is not None:  # a net or a block, and no layer
             weights = [each for each in weights if not is_added(each)]
         if not weights or isinstance(module, EMBEDDINGS):
             continue
-        sizes = [float(each.double().square().mean().sqrt()) * math.sqrt(each[0].numel()) for each in weights]
-        alike = all(bool((each == each.flatten()[0]).all()) and each.numel() > 1 for each in weights)
+        gains = [each.double().square().mean().sqrt() * math.sqrt(each[0].numel()) for each in weights]
+        alike = [(each == each.flatten()[0]).all() & (each.numel() > 1) for each in weights]
         units = getattr(module, "hidden_size", len(weights[0]))  # the matrices of recurrent layers hold gates too
-        found[name or type(module).__name__] = {"units": float(units), "gain": max(sizes), "alike": float(alike)}
+        found[name or type(module).__name__] = {
+            "units": float(units),
+            "gain": torch.stack(gains).amax(),
+            "alike": torch.stack(alike).all(),
+        }
     return found
 
 

@@ -280,7 +280,7 @@ class Recorder(LossRecorder):
         self.activations.detach()
         self.samples.detach()
         hurried = kind is not None and not issubclass(kind, Exception)  # Ctrl-C
-        if self.probe and self.steps and not (hurried or self.hopeless):
+        if self.probe and self.steps and not hurried:
             self.tested = self._try(TESTS, self.probe.test)
 
     def _try(self, instrument: str, measure: Callable[[], Any]) -> Any:
@@ -360,7 +360,10 @@ class Recorder(LossRecorder):
         if self.weights:
             facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
             facts["never_trained"] = self._try(WEIGHTS, self.weights.fresh) or []
-            facts["first_weights"] = self.first_weights
+            facts["first_weights"] = {
+                layer: {name: float(each) for name, each in found.items()}
+                for layer, found in self.first_weights.items()
+            }
         if self.probe and self.probe.constant_loss is not None and math.isfinite(self.probe.constant_loss):
             facts["constant_loss"] = self.probe.constant_loss
         if self.tested:

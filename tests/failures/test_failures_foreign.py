@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_failures_other_tasks import CONSTANT, run_of, seen
 
-from labkit.diagnosis.calibration import MEASURED, confidence
+from labkit.diagnosis.calibration import confidence, measured
 from labkit.diagnosis.diagnose import diagnose
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.signs import clipped_to, left_over, ruled_out
@@ -273,11 +273,11 @@ def test_what_is_left_over_is_unknown_without_a_constant_prediction():
 
 
 def test_confidence_is_what_was_measured():
-    assert set(MEASURED) <= set(FAILURES)
+    assert set(measured()) <= set(FAILURES)
     assert confidence("a mode of a notebook", 0.7) == 0.7
     assert confidence("learning_rate_too_high", 0.9) < confidence("weight_collapse", 0.9) < 0.97
-    given = sum(count for _, count in MEASURED.values())
-    mean = sum(confidence(name, 0.0) * count for name, (_, count) in MEASURED.items()) / given
+    given = sum(count for _, count in measured().values())
+    mean = sum(confidence(name, 0.0) * count for name, (_, count) in measured().items()) / given
     assert mean == pytest.approx(0.9, abs=0.02)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from labkit.cli.main import main
 from labkit.diagnosis.diagnose import UNSURE
+from labkit.diagnosis.evaluation.calibrate import counts
 from labkit.diagnosis.evaluation.foreign import clinic, report, verify
 from labkit.diagnosis.evaluation.foreign.clinic import Case, Examined, Foreign, Recording
 from labkit.diagnosis.evaluation.foreign.operators import INTENDED, DoesNotApply
@@ -322,6 +323,10 @@ def test_results_are_counted_as_they_are():
 def test_calibration_counts_false_alarms_as_wrong_and_leaves_out_unsure():
     bins = {(each.low, each.high): (each.given, each.correct) for each in clinic.calibration(FOUND)}
     assert bins == {(0.9, 0.95): (1, 0), (0.95, 1.0): (3, 2)}
+
+
+def test_correct_names_are_counted_for_the_confidence_of_later_verdicts():
+    assert counts(FOUND.all) == {"frozen_layers": (2, 2), "leakage": (0, 1), "underfit": (0, 1)}
 
 
 def test_the_tables_group_by_family_task_and_fault():
