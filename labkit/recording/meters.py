@@ -413,6 +413,11 @@ def layer_of(parameter: str) -> str:
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)  # tables that are looked up: no sum over inputs
 
 
+def is_added(weight: torch.Tensor) -> bool:
+    """Has it the shape 1 x tokens x width of a position table or a class token, which multiply nothing?"""
+    return weight.ndim >= 3 and len(weight) == 1
+
+
 @torch.no_grad()
 def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]]:
     """Of every layer that multiplies by weight matrices: its number of units, its gain, and whether all are alike.
@@ -423,6 +428,8 @@ def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]
     found: dict[str, dict[str, float | torch.Tensor]] = {}
     for name, module in model.named_modules():
         weights = [real(each) for each in module.parameters(recurse=False) if each.ndim >= 2 and each.numel()]
+        if next(module.children(), None) is not None:  # a net or a block, and no layer
+            weights = [each for each in weights if not is_added(each)]
         if not weights or isinstance(module, EMBEDDINGS):
             continue
         gains = [each.double().square().mean().sqrt() * math.sqrt(each[0].numel()) for each in weights]

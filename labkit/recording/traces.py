@@ -41,7 +41,7 @@ _KNOWN = (
     # --- with a healthy range ---
     Trace("loss", "loss", low=0.0, high=2 * math.log(10), healthy="starts near ln(classes), falls",
           warning="rises threefold, or never moves"),
-    Trace("grad_norm_total", "gradient norm", low=0.05, high=30, healthy="0.2 to 16, rises before it falls",
+    Trace("grad_norm_total", "gradient norm", low=0.05, high=30, healthy="0.2 to 16, may rise before it falls",
           warning="below 0.001 or above 1000"),
     Trace("grad_ratio", "first / last layer", low=0.1, high=20, healthy="gradients in a ratio of 0.5 to 10",
           warning="below 0.001"),

@@ -95,3 +95,5 @@ def test_the_sealed_curves_show_what_is_said_of_them():
     assert train["D"][:200].max() < 2 * train["D"][0] < train["D"].max() / 10
     assert train["E"][-1] < 1e-3 and ward["E"]["val_loss"][-1] > 2 * ward["E"]["val_loss"].min()
     assert looks(ward["B"]) == "stops too high" and abs(ward["B"].gap[-1]) < 0.16
+    for letter, run in ward.items():
+        assert labkit.diagnose(run)[0].name == lesson_02.SEALED[letter], letter

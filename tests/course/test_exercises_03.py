@@ -112,7 +112,7 @@ def clip_and_tell_after(net, limit):
 
 RIGHT = {
     "03.1": slipping(),
-    "03.2": "0.05",
+    "03.2": "0.2",
     "03.3": clip,
     "03.5": lesson_03.SEALED,
 }
@@ -128,9 +128,9 @@ WRONG = [
     ("03.1", slipping(first=3), "expected as many losses"),
     ("03.1", lambda *_: 0.05, "Expected a list"),
     ("03.1", lambda *_: [2.0, 1.0, 0.5, 1.0, 9.0], "Five learning rates, five batches"),
-    ("03.2", "0.3", "about to rise"),
+    ("03.2", "1", "about to rise"),
     ("03.2", "0.0001", "still flat"),
-    ("03.2", "1", "off the plot"),
+    ("03.2", "2", "off the plot"),
     ("03.2", "0.06", "is not a choice"),
     ("03.3", clip_each, "each layer alone"),
     ("03.3", clip_values, "single entries"),

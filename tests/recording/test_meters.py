@@ -832,3 +832,17 @@ def test_the_first_weights_say_how_many_units_a_layer_has_how_large_they_are_and
     assert list(found) == ["1", "3"]  # a table that is looked up and a norm multiply nothing by a matrix
     assert found["1"]["units"] == 3 and found["1"]["gain"] == pytest.approx(2.0, rel=0.1) and not found["1"]["alike"]
     assert found["3"] == {"units": 5.0, "gain": pytest.approx(0.5 * 5**0.5), "alike": 1.0}
+
+
+class WithPositions(nn.Module):
+    """A net with a position table, and in it a convolution with one filter."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(1, 7, 8))
+        self.layer, self.filter = nn.Linear(8, 4), nn.Conv1d(4, 1, 3)
+
+
+def test_a_position_table_is_no_layer_of_one_unit():
+    found = first_weights(WithPositions())
+    assert {name: each["units"] for name, each in found.items()} == {"layer": 4.0, "filter": 1.0}

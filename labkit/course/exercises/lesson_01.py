@@ -163,9 +163,9 @@ exercises = (
         points=3,
         hints=(
             "What counts is learning rate / batch size. The batch size has to stay; what is left?",
-            "A lower learning rate alone is less noisy, but slow. Start higher than you end.",
-            "A schedule that decays the learning rate to 0: look at the entry `schedule`. And 400 batches of 4 are "
-            "only 1,600 images: give it eight times the steps.",
+            "A lower learning rate is less noisy, but slow, and 400 batches of 4 are few images. Train longer, and "
+            "start with a higher learning rate than you end with.",
+            "Eight times as many steps, and a decay to 0: look at the entries `steps` and `schedule`.",
         ),
     ),
     explain(

@@ -176,15 +176,14 @@ exercises = (
     explain(
         "03.2",
         "Read the curve",
-        right="0.05",
-        because="There the loss falls steeply, and it is a factor of ten below the point of divergence. The "
-        "lowest point "
-        "is too late: the learning rate there is already so high that the loss is about to rise.",
+        right="0.2",
+        because="There the loss falls steeply, and it is about a factor of ten below the point of divergence. At the "
+        "lowest points the learning rate is already so high that the loss jumps.",
         wrong={
             "0.0001": "safe but slow: at that learning rate the curve is still flat, so nothing is learned.",
-            "0.3": "that is near the lowest point, where the loss is about to rise. One bad batch, and it "
-            "diverges. A little later in this lesson you will see what 0.3 does.",
-            "1": "there the loss is already off the plot.",
+            "1": "the loss is still low there, but it has jumped before and is about to rise for good. A little later "
+            "in this lesson you will see what 1 does.",
+            "2": "there the loss is already off the plot.",
         },
         hints=(
             "You do not want the lowest loss, but the learning rate at which the loss falls fastest.",
@@ -244,7 +243,7 @@ exercises = (
                 "labels_detached": "wrong labels do not kill units.",
             },
             "D": {
-                "learning_rate_too_high": "its updates are a millionth of the weights.",
+                "learning_rate_too_high": "its updates are less than a millionth of the weights.",
                 "dead_relu": "none of its units is dead, and each layer has a gradient.",
                 "labels_detached": "with wrong labels the weights still move. Look at the size of its updates.",
             },

@@ -158,8 +158,8 @@ exercises = (
         right=SEALED,
         because="The gradient of A's first layer is tens of thousands of times smaller than that of its last. "
         "B's grows "
-        "manyfold while the loss is flat. C has large gradients, and updates of a millionth of the weights. D has "
-        "constant, normal gradients and is slow.",
+        "manyfold while the loss is flat. C has large gradients, and updates of less than a millionth of the "
+        "weights. D has constant, normal gradients and is slow.",
         wrong={
             "A": {
                 "plateau": "compare its first layer with its last: on a plateau they differ by a factor of a "
@@ -191,7 +191,8 @@ exercises = (
         },
         hints=(
             "Three ratios for each: first layer over last layer; step 60 over step 0; update over weight.",
-            "One has updates of a millionth. One has a first-layer gradient that grows. No other run shows these.",
+            "One has updates of less than a millionth. One has a first-layer gradient that grows. No other run shows "
+            "these.",
             "In one of the other two, gradients shrink by tens of thousands from the last layer to the first.",
         ),
     ),

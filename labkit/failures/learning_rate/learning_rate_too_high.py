@@ -82,6 +82,7 @@ failure = FailureMode(
         "dead_relu",
         "vanishing_gradients",
         "dead_relu_by_learning_rate",
+        "learning_rate_too_low",  # of the few units that are left alive, the updates are tiny
     ),
     faces={"two_layers": {"depth": 2}},  # no NaN: a jump, then dead units at chance level
     headline=1,
