@@ -77,11 +77,21 @@ def release(panel: browser.Panel, place: float) -> tuple[float, float]:
     panel.page.evaluate("() => { window.noted = [] }")
     panel.drag("lr", place)
     browser.wait_for(lambda: ended(panel, "Diagnosis:"), "the end of a run", detail=lambda: panel.status)
+    browser.wait_for(lambda: pictures(panel), "a picture of the run", detail=lambda: panel.status)
     panel.page.wait_for_timeout(LAST_FRAME)
+    return pictures(panel)[0], since_hand(panel)[-1]["at"]
+
+
+def since_hand(panel: browser.Panel) -> list[dict]:
+    """What was noted since the mouse was let go, in milliseconds since then."""
     noted = panel.page.evaluate("() => window.noted")
     hand = [note["at"] for note in noted if note["what"] == "hand"][-1]
-    pictures = [note["at"] - hand for note in noted if note["what"] == "picture" and note["at"] > hand]
-    return pictures[0], noted[-1]["at"] - hand
+    return [note | {"at": note["at"] - hand} for note in noted if note["at"] > hand]
+
+
+def pictures(panel: browser.Panel) -> list[float]:
+    """When the chart changed. On a busy machine that may be after the status that describes it."""
+    return [note["at"] for note in since_hand(panel) if note["what"] == "picture"]
 
 
 def stop(panel: browser.Panel, place: float) -> float:
