@@ -54,7 +54,7 @@ def ruled_out(run: Run) -> dict[str, str]:
 def late_update(run: Run) -> float:
     """The median length of an update in the last quarter of the run, relative to all weights; 0 where it is unknown."""
     late = slice(-max(1, len(run) // 4), None)
-    if "update_norm" not in run or "weight_norm" not in run:
+    if not len(run) or "update_norm" not in run or "weight_norm" not in run:
         return 0.0
     with np.errstate(all="ignore"):
         shares = total_norm(run["update_norm"][late]) / total_norm(run["weight_norm"][late])
