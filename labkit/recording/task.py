@@ -43,7 +43,9 @@ def perfect_outputs(outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.
     """
     task = task_of(outputs, targets)
     if task == NUMBERS:
-        return [targets.reshape(outputs.shape).to(outputs.dtype)]
+        numbers = targets.reshape(outputs.shape).to(outputs.dtype)
+        # Counts and the like are often predicted as their logarithm, as the Poisson loss expects it.
+        return [numbers] if bool((numbers < 0).any()) else [numbers, numbers.clamp_min(ALMOST).log()]
     if task == UNKNOWN:
         return []
     if task in (YES_NO, LABELS):

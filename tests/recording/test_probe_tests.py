@@ -45,6 +45,14 @@ def test_a_perfect_output_has_a_loss_of_about_zero_for_every_usual_loss():
         assert min(float(loss(each, targets)) for each in perfect_outputs(outputs(*shape), targets)) < 1e-3
 
 
+def test_perfect_counts_have_the_lowest_loss_as_numbers_or_as_logarithms():
+    counts = torch.tensor([3.0, 0.0, 2.0, 5.0])
+    lowest = (counts - torch.special.xlogy(counts, counts)).mean()  # of the Poisson loss, whose outputs are logarithms
+    losses = [float(F.poisson_nll_loss(each, counts)) for each in perfect_outputs(outputs(4), counts)]
+    assert min(losses) == pytest.approx(float(lowest), abs=1e-4) and losses[0] > 5
+    assert len(perfect_outputs(outputs(4), counts - 1)) == 1  # a negative number has no logarithm
+
+
 def line(weight: float = 0.0) -> nn.Linear:
     net = nn.Linear(1, 1, bias=False)
     nn.init.constant_(net.weight, weight)
