@@ -40,7 +40,7 @@ def test_no_question_has_the_same_answer_twice():
         ("learning_rate_too_high", "VIOLENT", "over half of the weights"),
         ("learning_rate_too_low", "TINY", "below 0.0001, healthy gradients"),
         ("vanishing_gradients", "RATIO", "first layer below 0.001 of the last"),
-        ("dead_relu", "DEAD", "over half of a layer"),
+        ("dead_relu", "DEAD", "over 0.8 of a layer"),
     ],
 )
 def test_the_numbers_in_the_tree_are_those_of_the_signatures(cause, threshold, words):

@@ -14,7 +14,7 @@ from labkit.training.loop import Training
 from labkit.training.models import ACTIVATIONS
 from labkit.training.parts import plain_step
 
-BASE = tiny(steps=40, depth=4, width=24, dropout=0.1, evaluate_every=10)
+BASE = tiny(steps=40, depth=4, width=24, dropout=0.1, evaluate_every=10, momentum=0.9)
 AT = 21  # not where a block of the meters begins or ends
 
 

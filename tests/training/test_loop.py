@@ -116,7 +116,7 @@ def test_every_step_that_is_clipped_by_value_is_known():
         clipped.append(any(bool((weight.grad.abs() == 0.02).any()) for weight in training.weights()))
 
     recipe = tiny(steps=150, samples=500, width=16, batch_size=32, evaluate_every=0, clip=0.02, clip_by="value")
-    run = trained(recipe.but(step=noting_step))
+    run = trained(recipe.but(step=noting_step, momentum=0.9))
     assert run.clipped.tolist() == clipped
     assert any(clipped[step] != clipped[step - step % FULL_EVERY] for step in range(FIRST_FULL + FULL_EVERY, len(run)))
 
@@ -233,7 +233,7 @@ def test_instruments_leave_unusual_runs_bit_identical(changes):
 
 def test_the_loop_is_the_one_that_everybody_writes():
     """Without labkit's loop, the same seeds give the very same weights."""
-    recipe = tiny(dropout=0.3, depth=3)
+    recipe = tiny(dropout=0.3, depth=3, momentum=0.9)
     with seeded(recipe.seed):
         data = recipe.data(recipe)
         model = models.mlp(recipe, data)

@@ -57,7 +57,7 @@ def test_weight_decay_is_inside_the_gradient_of_adam_and_outside_that_of_adamw()
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_fused_is_used_for_float32_and_gives_the_same_weights(optimizer):
-    recipe = tiny(optimizer=optimizer, lr=0.01, weight_decay=0.01)
+    recipe = tiny(optimizer=optimizer, lr=0.01, weight_decay=0.01, momentum=0.9)
     fused, plain = Training(recipe), Training(recipe)
     plain.optimizer = getattr(torch.optim, {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[optimizer])(
         plain.model.parameters(),

@@ -73,5 +73,5 @@ failure = FailureMode(
         Knob("lr", (1e-4, 0.3), log=True),
     ),
     kills_units=True,
-    symptom_tree=(Branch("never moves", "Dead units?", "over half of a layer", place=3),),
+    symptom_tree=(Branch("never moves", "Dead units?", "over 0.8 of a layer", place=3),),
 )
