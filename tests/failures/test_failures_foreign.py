@@ -45,6 +45,7 @@ def test_a_loss_that_rates_other_outputs_far_better_than_perfect_ones(loss, name
 
 
 def test_shapes_that_broadcast_are_not_a_loss_that_does_not_fit():
+    """EQUAL: 0.005 and 0.02 of the loss of a constant prediction, on either side."""
     alike = {"truth": 2.0, "swapped": 2.005, "loss": 1.0, "best_loss": 1.0}
     assert seen("loss_does_not_fit", examined({"task": "classes"}, left=1.0, **alike))
     assert not seen("loss_does_not_fit", examined({"task": "numbers"}, left=1.0, **alike))
@@ -190,6 +191,29 @@ def test_a_layer_that_grows_without_limit(growth, half, end, update, named):
     assert seen("runaway_weights", run) is named
 
 
+@pytest.mark.parametrize(("lowest", "named"), [(2.0 / 1.25, True), (2.0 / 1.15, False)])
+def test_weights_may_grow_while_the_loss_still_falls(lowest, named):
+    """RISEN: the last loss over the lowest. Large targets make the weights grow too."""
+    size = np.interp(np.arange(200), [0, 100, 199], [1.0, 6.0 / 1.3, 6.0])
+    run = run_of(
+        200, probe_loss=np.r_[2.0, 2.0, 2.0, lowest, 2.0], loss=np.full(200, 2.0),
+        weight_norm=np.stack([np.full(200, 2.0), size, np.full(200, 2.0)], axis=1),
+        update_ratio=np.full((200, 3), 0.01),
+    )  # fmt: skip
+    assert seen("runaway_weights", run) is named
+
+
+@pytest.mark.parametrize(("times", "named"), [(1.3e6, True), (0.7e6, False)])
+def test_one_layer_that_grows_without_end_is_enough(times, named):
+    """ENDLESS: the norm at the end over that in the middle."""
+    grows = 5 * np.exp(np.log(times) * np.arange(-100, 100) / 99)
+    weights = np.stack([np.full(200, 1e-9), grows, np.full(200, 1e-9)], axis=1)
+    updates = np.full((200, 3), 0.5)  # not gentle: that would be another sign of it
+    run = run_of(200, probe_loss=np.linspace(0.9, 3, 5), loss=np.linspace(1, 3, 200), weight_norm=weights,
+                 update_ratio=updates)  # fmt: skip
+    assert seen("runaway_weights", run) is named
+
+
 # --- outputs and data -----------------------------------------------------------------------------
 
 
@@ -215,6 +239,7 @@ def test_numbers_that_are_cut_off(run, named):
 
 @pytest.mark.parametrize(("times", "left", "named"), [(1100, 1.0, True), (900, 1.0, False), (1e5, 0.89, False)])
 def test_a_huge_sample_that_keeps_coming(times, left, named):
+    """HUGE and LEFT."""
     run = examined(left=left)
     outliers, largest = np.zeros(len(run)), np.ones(len(run))
     outliers[::20], largest[::20] = 0.03, times
@@ -313,6 +338,7 @@ def test_units_that_a_step_killed_before_the_first_evaluation():
 
 @pytest.mark.parametrize(("rate", "gap", "named"), [(0.31, 0.04, True), (0.29, 0.04, False), (0.31, 0.02, False)])
 def test_strong_dropout_at_validation_shows_by_a_smaller_gap(rate, gap, named):
+    """STRONG and SOME."""
     facts = {"dropouts": ["drop"], "dropout_rates": [rate], "batch_norms": ["norm"]}
     run = run_of(facts=facts, val_loss=np.linspace(1.0, 0.2 + gap, 5), val_train_mode=np.ones(5))
     assert seen("dropout_at_validation", run) is named

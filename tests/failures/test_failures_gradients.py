@@ -255,6 +255,7 @@ def test_a_large_init_has_large_hidden_activations_from_normalised_inputs():
 
 @pytest.mark.parametrize("change", [{"inputs": 3.3}, {"hidden": 4.5}, {"first": 4.5}, {"share": 0.09}])
 def test_no_large_init_on_the_other_side_of_each_threshold(change):
+    """LARGE_INPUTS, LARGE, WRONG and SLOW."""
     assert seen("init_too_large", large(**change)) is None
 
 
@@ -269,6 +270,7 @@ def test_a_large_head_has_outputs_far_above_its_hidden_layers():
 
 @pytest.mark.parametrize("change", [{"inputs": 3.3}, {"hidden": 5.3}, {"ratio": 23.0}, {"first": 3.6}, {"share": 0.18}])
 def test_no_large_head_on_the_other_side_of_each_threshold(change):
+    """LARGE_INPUTS, LARGE_HIDDEN, LARGE, WRONG and SLOW."""
     assert seen("head_init_too_large", large_head(**change)) is None
 
 
@@ -388,6 +390,7 @@ def test_weights_run_away_at_a_steady_pace_in_all_layers():
     [{"growth": 2.3}, {"growth": 6.0, "last": 0.75}, {"growth": 6.0, "slowest": 0.45}, {"share": 0.45}, {"steps": 19}],
 )
 def test_no_runaway_on_the_other_side_of_each_threshold(change):
+    """The growth itself, STEADY, ALIKE, HIGH and SHORTEST."""
     assert seen("runaway_weights", growing(**change)) is None
 
 

@@ -197,7 +197,7 @@ def drowned(size: int = 4, **traces) -> bool:
 
 
 def test_a_tiny_batch_whose_noise_drowns_the_gradient_hardly_learns_and_drifts():
-    assert drowned(8) and not drowned(9)
+    assert drowned(8) and not drowned(9)  # VERY_FEW; then DRIFTING, SLIGHT, LITTLE and FELL
     assert drowned(update_ratio=0.045) and not drowned(update_ratio=0.035)  # learning slowly 0.028, drowned 0.07
     assert drowned(probe_loss=bouncing(2.1, 0.012)) and not drowned(probe_loss=bouncing(2.1, 0.008))
     chance = np.log(10)

@@ -210,6 +210,14 @@ def test_labels_that_tell_nothing_about_the_inputs(run, named):
     assert seen("labels_shuffled", run) is named
 
 
+@pytest.mark.parametrize(("apart", "named"), [(0.02, True), (0.005, False)])
+def test_a_loss_that_prefers_no_target_is_to_blame_and_not_the_labels(apart, named):
+    """BLIND: perfect outputs for their own targets and for others, in units of the loss of a constant prediction."""
+    run = uninformative()
+    run.facts["probe_tests"] = {"truth": 1.0, "swapped": 1.0 + apart * run.facts["constant_loss"]}
+    assert seen("labels_shuffled", run) is named
+
+
 @pytest.mark.parametrize(("evaluations", "named"), [(4, True), (3, False)])
 def test_labels_are_judged_after_some_evaluations(evaluations, named):
     """EVALUATIONS."""
