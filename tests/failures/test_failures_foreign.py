@@ -76,8 +76,16 @@ def test_a_penalty_that_outweighs_the_rest(truth, other, end, named):
 def test_a_loss_as_many_times_too_large_as_a_batch_has_samples(times, left, named):
     width = (CONSTANT / times) ** 0.5
     assert seen("summed_loss", examined({"batch_length": 32}, left=left, target_std=width)) is named
-    penalty = examined({"batch_length": 32}, left=left, target_std=width, truth=0.11)
-    assert not seen("summed_loss", penalty)
+    for truth in (0.09, 0.11):  # ADDED
+        penalty = examined({"batch_length": 32}, left=left, target_std=width, truth=truth)
+        assert seen("summed_loss", penalty) is (named and truth < 0.1)
+
+
+@pytest.mark.parametrize(("size", "named"), [(8, True), (7, False)])
+def test_a_loss_a_few_times_too_large_may_have_a_weight(size, named):
+    """MANY."""
+    run = examined({"batch_length": size}, left=0.6, target_std=(CONSTANT / size) ** 0.5)
+    assert seen("summed_loss", run) is named
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -118,9 +126,11 @@ def test_updates_far_longer_than_the_best_step(ratio, gain, left, dropouts, name
     assert seen("learning_rate_too_high_late", run) is named
 
 
-@pytest.mark.parametrize(("size", "left", "named"), [(1, 0.5, True), (2, 0.48, True), (2, 0.46, False), (3, 0.5, False),
-                                                     (1, 0.96, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "left", "named"), [(1, 0.48, True), (1, 0.46, False), (2, 0.5, False), (1, 0.96, False)]
+)
 def test_batches_of_one(size, left, named):
+    """LEFT, TINY and UNLEARNED."""
     assert seen("batch_too_small", examined({"batch_length": size}, left=left)) is named
 
 
@@ -269,6 +279,17 @@ def test_a_run_that_learned_nothing_is_unsure(left, validated, steps, expected):
     run = run_of(steps, loss=np.linspace(1, left, steps), probe_loss=np.linspace(1, left, 5),
                  val_loss=np.linspace(0.99, validated, 5), facts={"probe_tests": HEALTHY},
                  update_ratio=np.full((steps, 3), CALM))  # fmt: skip
+    assert [found.name for found in diagnose(run)] == expected
+
+
+@pytest.mark.parametrize(("accuracy", "expected"), [(0.51, []), (0.49, ["unsure"])])
+def test_a_validation_loss_above_a_constant_prediction_may_be_overconfidence(accuracy, expected):
+    """BETTER: over a share of 0.25 of the most frequent class."""
+    facts = {"probe_tests": HEALTHY, "classes": 4, "label_shares": [0.25] * 4}
+    run = run_of(facts=facts, loss=np.linspace(1, 0.3, 200), probe_loss=np.linspace(1, 0.3, 5),
+                 val_loss=np.linspace(0.99, 1.1, 5), update_ratio=np.full((200, 3), CALM))  # fmt: skip
+    run.traces["val_accuracy"] = np.linspace(0.25, accuracy, 5)
+    run.traces["probe_accuracy"] = np.linspace(0.25, 0.8, 5)
     assert [found.name for found in diagnose(run)] == expected
 
 

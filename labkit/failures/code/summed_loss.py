@@ -44,7 +44,7 @@ def as_many_as_samples(run: Run) -> Evidence | None:
     """Is the loss as many times too large as a batch has samples, and did it do harm?"""
     times, size = times_too_large(run), run.facts.get("batch_length") or 0
     harmed = not np.isfinite(run["loss"]).all() or left_over(run) > LEFT
-    if size < MANY or not harmed or not size / SAME < times < size * SAME:
+    if size < MANY or not harmed or not size < times * SAME < size * SAME**2:
         return None
     if tested(run).get("truth", 0.0) > ADDED * run.facts["constant_loss"]:
         return None

@@ -45,7 +45,7 @@ def bottleneck(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"everything passes through {units[found[0]]:.0f} unit(s) in {found[0]}; {left_over(run):.2f} of the loss "
         "of a constant prediction is left",
-        usual="at least as many units as there are outputs, and a few more",
+        usual="3 or more times as many units as there are outputs",
         onset=0,
         place=found[0],
         confidence=0.9,
@@ -105,7 +105,7 @@ failure = FailureMode(
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 5.2",
     looks="stops too high",
     shows="gap",
-    where=("{activation}1",),
+    where=("{activation}1", "layer1"),
     knobs=(
         Knob("width", (1, 128), log=True),
         Knob("depth", (2, 5)),

@@ -69,5 +69,7 @@ failure = FailureMode(
         Knob("lr", (0.0005, 0.1), log=True),
         Knob("momentum", (0.0, 0.9)),
     ),
-    learned={"mnist": 0.55, "cifar10": 0.2},
+    learned={"mnist": 0.55},
+    not_on_cifar10="at the learning rate at which bfloat16 loses updates the float32 twin is too slow on photographs: "
+    "30 % after 300 steps, and its own diagnosis is a learning rate left low",
 )

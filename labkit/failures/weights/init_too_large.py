@@ -31,7 +31,7 @@ sick = healthy.but(init="normal")
 def oversized(run: Run) -> Evidence | None:
     """For nets of any kind: are the weights of most layers far too large before the first step, and was it harmful?"""
     gains = first_weights(run, "gain")
-    middle = float(np.median([*gains.values()])) if gains else 0.0
+    middle = sorted(gains.values())[(len(gains) - 1) // 2] if gains else 0.0  # of two the smaller
     if not middle > GAIN or not left_over(run) > LEFT or has_exploded(run):
         return None
     if "activation_saturated" in run and np.nanmax(typical(run["activation_saturated"]), initial=0) > SATURATED:

@@ -28,7 +28,7 @@ def all_one_number(run: Run) -> Evidence | None:
     return Evidence(
         seen=f"in {len(same)} of {len(alike)} layers all weights are the same number before the first step; "
         f"{left_over(run):.2f} of the loss of a constant prediction is left",
-        usual="a random number for each weight",
+        usual="a random number for each weight: 0 % alike",
         onset=0,
         place=same[0],
         confidence=0.97,
