@@ -72,6 +72,7 @@ failure = FailureMode(
     "net. A small data set or a large batch needs more epochs. If it takes too long, raise the learning rate first: a "
     "range test shows how far.",
     reference="Humbatova et al., Taxonomy of Real Faults in Deep Learning Systems (2020), wrong number of epochs",
+    also_causes=("learning_rate_left_low",),  # a single longer step would have gained more than the last ones
     looks="stops too high",
     shows="probe_loss",
     knobs=(

@@ -13,7 +13,7 @@ from labkit.training.recipe import Recipe
 APPLIED = 0.85
 
 # A CPU only emulates 16 bits, and slowly: a narrow net and few validations.
-healthy = Recipe(width=64, lr=0.0015, steps=300, evaluate_every=50)
+healthy = Recipe(width=64, lr=0.0015, steps=400, evaluate_every=50)
 sick = healthy.but(precision="bf16_pure")
 
 
