@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 # [correct, given] of each name as the first diagnosis on the development and the retired split of the foreign programs;
-# a diagnosis of a healthy run is wrong. `python -m labkit.diagnosis.evaluation.calibrate` counts again.
+# a diagnosis of a healthy run is wrong. Counted before the six newest modes, whose confidence is their own.
+# `python -m labkit.diagnosis.evaluation.calibrate` counts again.
 PAGE = Path(__file__).with_name("calibration.json")
 # The signatures were tuned on those programs, so each count is pulled towards PRIOR, as if WEIGHT more verdicts had
 # been given. Both were chosen so that the mean confidence is what was correct on the retired programs when they were
