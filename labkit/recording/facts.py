@@ -5,6 +5,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from labkit.recording.measure import MEASURES
+
+LARGEST_PICTURE = 10_000  # characters: 99 x 99 pixels
 MOST_CLASSES = 10**7  # a vocabulary has 10**5 to 10**6 words; an array of that many shares still fits in memory
 
 TASKS = ("classes", "tokens", "pixels", "yes or no", "labels", "numbers", "unknown")  # what a net predicts: task.py
@@ -38,10 +41,17 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and value.encode("utf-8", "replace").decode() == value
 
 
+def _is_picture(value: object) -> bool:
+    if not isinstance(value, str) or len(value) > LARGEST_PICTURE or not set(value) <= set("#.\n"):
+        return False
+    return len({len(line) for line in value.split("\n")}) == 1
+
+
 NUMBER = Kind("a number", _is_number)
 POSITIVE = Kind("a finite number above 0", _is_positive)
 TEXT = Kind("a text", is_text)
 WHOLE, COUNT = whole(), whole(1)
+PICTURE = Kind("lines of # and . of the same length", _is_picture)
 
 
 def maybe(kind: Kind) -> Kind:
@@ -91,6 +101,7 @@ ORIGIN = record(  # where the first non-finite value came from: nan_hunt.hunt
 )  # fmt: skip
 EVENT = record({"kind": TEXT, "step": WHOLE})
 NAMES = many(TEXT)
+PAIRS = many(many(WHOLE, 2))  # of numbers
 
 FACTS: dict[str, Kind] = {
     # --- of the run: training/loop.py, diagnosis/watch.py ---
@@ -105,6 +116,17 @@ FACTS: dict[str, Kind] = {
     "device": TEXT,
     "torch": TEXT,
     "weights_sha256": TEXT,
+    "measure": one_of(*MEASURES),
+    "written": many(many(WHOLE)),  # samples of a language model, one list of tokens each
+    "pictures": many(PICTURE),  # the same as black (#) and white (.) pixels
+    "written_shares": many(NUMBER),  # how often each token occurs in them
+    "token_shares": many(NUMBER),  # and in the validation data
+    "val_relabelled": record({}, {"trained": NUMBER, "as_is": NUMBER, "swapped": NUMBER, "swaps": PAIRS}),
+    "rereading_agrees": NUMBER,  # share of tokens that are the same when samples are written without a cache
+    "alone_agrees": NUMBER,  # share of tokens that are the same when no other samples are written before
+    "prompt_length": COUNT,  # tokens that samples begin with
+    "length_read_first": COUNT,  # and that the net read when it began to write
+    "end_token": WHOLE,  # at which a sample stops
     "top_eigenvalue": NUMBER,
     "perturbed_rise": NUMBER,
     "seconds": NUMBER,
@@ -121,7 +143,7 @@ FACTS: dict[str, Kind] = {
     "matrices": NAMES,
     "without_gradient": NAMES,
     "never_trained": NAMES,  # of these, the weight matrices that look as after an init
-    "first_weights": by_name(by_name(NUMBER)),  # of every layer with a weight matrix: units, gain, alike
+    "first_weights": by_name(by_name(NUMBER)),  # of every layer with a weight matrix: units, inputs, gain, alike
     "thinned": record({"stride": COUNT, "until": WHOLE}),
     "switched_off": many(record({"instrument": TEXT, "step": WHOLE, "error": TEXT})),
     "measured_in_full": record({"first": WHOLE, "every": COUNT, "also": many(WHOLE)}),
@@ -130,6 +152,7 @@ FACTS: dict[str, Kind] = {
     "batch_norms_unmoved": NAMES,
     "dropouts": NAMES,
     "dropout_rates": many(NUMBER),  # of each of them
+    "momentum": NUMBER,  # the highest of the optimizers, or the first beta
     "not_in_optimizer": NAMES,
     "unregistered": many(many(WHOLE)),
     "batch_length": WHOLE,
@@ -137,6 +160,7 @@ FACTS: dict[str, Kind] = {
     "order_repeats": NUMBER,
     "fresh_steps": WHOLE,  # before samples came again
     "val_columns_apart": NUMBER,  # share of the columns of inputs that differ between training and validation
+    "best_column": NUMBER,  # the share of an input's variance that the target explains, where it is highest
     "val_trained_on": NUMBER,
     "val_trained_on_by_chance": NUMBER,
     "val_changed": NUMBER,

@@ -20,7 +20,7 @@ from labkit.recording.traces import AXES, EVALUATION, STEP
 NO_SCALARS = (STEP, EVALUATION, "histogram", "histogram_range")
 # What other loggers call our traces, in lower case; the part after the last "/" counts.
 OTHER_NAMES = {
-    "loss": ("loss", "train_loss", "training_loss", "loss_train", "batch_loss"),
+    "loss": ("loss", "train_loss", "training_loss", "loss_train", "batch_loss", "epoch_loss"),
     "lr": ("lr", "learning_rate", "lr-adam", "lr-sgd"),
     "grad_norm_total": ("grad_norm_total", "grad_norm", "gradient_norm", "grad_2.0_norm_total"),
     "val_loss": ("val_loss", "validation_loss", "eval_loss", "valid_loss", "test_loss"),
@@ -45,6 +45,7 @@ def scalars(run: Run):
 
 
 def column_names(run: Run, name: str, columns: int) -> list[str]:
+    """One name per column of a trace: grad_norm/layer1, or the trace's own name where there is one column."""
     labels = run.labels_of(name)
     if len(labels) == columns:
         return [f"{name}/{label}" for label in labels]
@@ -61,8 +62,8 @@ def to_tensorboard(run: Run, folder) -> Path:
             for column, name in enumerate(run.activations if "histogram" in run else ()):
                 _histogram(writer, f"activation/{name}", run, index, column, int(step))
         settings = {name: value for name, value in run.recipe.items() if isinstance(value, bool | int | float | str)}
-        if settings and run.accuracy is not None:
-            writer.add_hparams(settings, {"final/val_accuracy": run.accuracy}, run_name=".")
+        if settings and run.score is not None:
+            writer.add_hparams(settings, {f"final/{run.measure.trace}": run.score}, run_name=".")
     return Path(folder)
 
 
@@ -121,12 +122,17 @@ def to_csv(run: Run, path) -> Path:
 
 
 def read(path) -> Run:
-    """A saved run, a CSV log or a TensorBoard folder, as a run; of other loggers' files, the series that are known."""
+    """A saved run, a CSV log, a scalar that TensorBoard exported (.csv, .json) or a TensorBoard folder, as a run.
+
+    Of other loggers' files, the series that are known.
+    """
     path = Path(path)
     if path.is_dir() or ".tfevents." in path.name:
         return from_series(tensorboard_series(path), path)
     if path.suffix.lower() in (".csv", ".tsv"):
         return from_series(csv_series(path), path)
+    if path.suffix.lower() == ".json":
+        return from_series(exported_series(path), path)
     return Run.load(path)
 
 
@@ -141,6 +147,7 @@ def csv_series(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     if stepped is None:
         found = reprlib.repr(", ".join(filter(None, header)) or "none")
         raise RunError(f"{path}: expected a column 'step', found {found.strip(QUOTE)}; is the first line a header?")
+    names = ["", "step", series_name(path)] if is_export(header) else header  # the wall time is no series
     series: dict[str, tuple[list[int], list[float]]] = {}
     texts: dict[str, tuple[int, str]] = {}  # column -> the first cell that is not a number, and its line
     for line, cells in rows:
@@ -148,7 +155,7 @@ def csv_series(path: Path) -> dict[str, tuple[list[int], list[float]]]:
             words = f"line {line} has {len(cells)} cells, the header {len(header)}; is a comma inside a number?"
             raise RunError(f"{path}: expected as many cells as columns: {words}")
         step = None
-        for place, (name, text) in enumerate(zip(header, cells, strict=False)):
+        for place, (name, text) in enumerate(zip(names, cells, strict=False)):
             if place == stepped or not name or not text.strip():
                 continue
             try:
@@ -164,6 +171,39 @@ def csv_series(path: Path) -> dict[str, tuple[list[int], list[float]]]:
         line, text = texts[mixed]  # a cell that is left out would shift the curve, or hide its end
         raise RunError(f"{path}: line {line}, column {mixed!r}: expected a number, got {reprlib.repr(text)}")
     return series
+
+
+# TensorBoard's page offers each scalar as a file of its own, with these columns; the series is in the file's name.
+EXPORTED = ("Wall time", "Step", "Value")
+TAG = "-tag-"
+
+
+def is_export(header: list[str]) -> bool:
+    """Are these the columns of a scalar that TensorBoard's page exported?"""
+    return tuple(header) == EXPORTED
+
+
+def series_name(path: Path) -> str:
+    """The series of an exported scalar: run-train-tag-epoch_loss.csv has epoch_loss; a file of another name, loss."""
+    return path.stem.partition(TAG)[2] or "loss"
+
+
+def exported_series(path: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """The series of a scalar that TensorBoard's page has exported as JSON: [[wall time, step, value], ...]."""
+    try:
+        rows = json.loads(_decoded(path), parse_int=float)  # a number of any length
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is not JSON: {error}") from None
+    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
+        expected = "[[wall time, step, value], ...], as TensorBoard exports a scalar"
+        raise RunError(f"{path}: expected {expected}; a run that labkit saved is an .npz file")
+    steps = [_step(path, number, str(row[1])) for number, row in enumerate(rows, start=1)]
+    return {series_name(path): (steps, [float(row[2]) for row in rows])}
+
+
+def _is_row(row) -> bool:
+    numbers = isinstance(row, list) and len(row) == len(EXPORTED)
+    return numbers and all(isinstance(one, float) for one in row)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:

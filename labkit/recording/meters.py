@@ -16,8 +16,10 @@ from labkit.recording.guard import Guard
 from labkit.recording.nested import call, first_tensor, given, real, replaced
 from labkit.recording.packed_tensors import PackedTensors
 from labkit.recording.probe_tests import probe_tests
+from labkit.recording.token_tests import token_tests
 from labkit.recording.undisturbed import captured, evaluating, hooked, replaying
 
+TOKENS = "the tests on tokens"  # an instrument's name, should it be switched off
 NEAR_ZERO = 1e-8  # a gradient entry this small moves no float32 weight at any usual learning rate
 COUNTED = 1024  # entries of each parameter that are checked for it: enough for a share that is accurate to 0.02
 SAMPLES = 8  # images of each batch in the activation statistics; the whole batch would cost more and hardly change them
@@ -46,7 +48,10 @@ class AttentionWeights(nn.Module):
     """Softmax attention as a module of its own, so that an instrument can read it like an activation."""
 
     def forward(self, query, key):
-        return torch.softmax(query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]), dim=-1)
+        return torch.softmax(self.scores(query, key), dim=-1)
+
+    def scores(self, query, key):
+        return query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
 
 
 class WeightMeter:
@@ -420,7 +425,7 @@ def is_added(weight: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]]:
-    """Of every layer that multiplies by weight matrices: its number of units, its gain, and whether all are alike.
+    """Of every layer that multiplies by weight matrices: its units and inputs, its gain, and whether all are alike.
 
     The gain is the size of a weight times the square root of the number of inputs: how many times larger outputs are
     than inputs, both standard deviations. `alike` is 1 where all entries of each matrix are the same number, else 0.
@@ -437,6 +442,7 @@ def first_weights(model: nn.Module) -> dict[str, dict[str, float | torch.Tensor]
         units = getattr(module, "hidden_size", len(weights[0]))  # the matrices of recurrent layers hold gates too
         found[name or type(module).__name__] = {
             "units": float(units),
+            "inputs": float(weights[0].shape[1]),
             "gain": torch.stack(gains).amax(),
             "alike": torch.stack(alike).all(),
         }
@@ -599,10 +605,13 @@ class Probe:
     def examine(self, step: int = 0) -> dict[str, torch.Tensor]:
         device = next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
         examining = replaying(self.model, device), evaluating(self.model)  # a net may draw random numbers in eval mode
-        with examining[0], examining[1], captured(self.activations | self.attentions) as outputs, self.autocast():
-            answer = call(self.model, self.x)
+        heads = HeadReader(self.attentions)
+        with examining[0], examining[1], self.autocast():
+            with captured(self.activations) as outputs, hooked(self.attentions, heads.note):
+                answer = call(self.model, self.x)
+            result = first_tensor(answer)
             found = self.guard("the loss of the probe", step, lambda: self._losses(answer)) or {}
-        result = first_tensor(answer)
+            found |= self.guard(TOKENS, step, lambda: token_tests(self.model, self.x, self.y, result)) or {}
         if result is None:
             raise ValueError(f"the net returned no tensor for the probe, but {type(answer).__name__}")
         if (
@@ -626,9 +635,8 @@ class Probe:
         if result.ndim > 1 and len(result) > 1:
             found["batch_softmax_distance"] = batch_softmax_distance(ends[1])
         if self.attentions:
-            entropies = {name: entropy(outputs[name].float()) for name in self.attentions}
-            self.heads = tuple(f"{name}.{head}" for name, each in entropies.items() for head in range(len(each)))
-            found["attention_entropy"] = torch.cat(list(entropies.values()))
+            self.heads = heads.names
+            found |= heads.found()
         bent = self.guard("the non-linearity", step, lambda: nonlinearity(self.model, self.x))
         return found if bent is None else found | {"nonlinearity": bent}
 
@@ -644,9 +652,32 @@ class Probe:
         if self.constant_loss is None:
             self.constant_loss = constant_loss(self.loss, answer, self.y)
         if torch.is_tensor(answer) and torch.is_tensor(self.y):
-            each = sample_losses(self.loss, answer[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES]).float()
-            found |= {"sample_loss_variance": each.var(), "sample_loss_mean": each.mean()}
+            each = sample_losses(self.loss, answer[:HISTOGRAM_SAMPLES], self.y[:HISTOGRAM_SAMPLES])
+            if each is not None:
+                found |= {"sample_loss_variance": each.float().var(), "sample_loss_mean": each.float().mean()}
         return found
+
+
+class HeadReader:
+    """The entropy and the largest logit of each attention head, in one forward pass."""
+
+    def __init__(self, attentions: dict[str, AttentionWeights]):
+        self.attentions = attentions
+        self.entropies: dict[str, torch.Tensor] = {}
+        self.logits: dict[str, torch.Tensor] = {}
+
+    def note(self, name: str, inputs: tuple, weights: torch.Tensor) -> None:
+        scores = self.attentions[name].scores(*inputs[:2]).float()
+        seen = scores.masked_fill(weights == 0, -math.inf)  # not what a mask hides
+        self.entropies[name], self.logits[name] = entropy(weights.float()), seen.amax((0, 2, 3))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{name}.{head}" for name, each in self.entropies.items() for head in range(len(each)))
+
+    def found(self) -> dict[str, torch.Tensor]:
+        entropies, logits = (torch.cat(list(each.values())) for each in (self.entropies, self.logits))
+        return {"attention_entropy": entropies, "attention_logit": logits}
 
 
 @torch.no_grad()
@@ -688,7 +719,7 @@ def off_straight_line(values: torch.Tensor) -> torch.Tensor:
 
     NaN where the outputs differ by no more than rounding.
     """
-    first, second, between = values.flatten(1).float().chunk(3)
+    first, second, between = values.reshape(len(values), -1).float().chunk(3)
     ends = torch.cat([first, second])
     deviation, size = ends.var(0, correction=0).mean().sqrt(), ends.square().mean().sqrt()
     distance = (between - (first + second) / 2).square().mean().sqrt() / deviation
@@ -732,11 +763,17 @@ def constant_loss(loss, answer, targets) -> float:
     return min((each for each in found if math.isfinite(each)), default=math.nan)
 
 
-def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of each sample: one call with `reduction="none"` where that is possible, else one call per sample."""
+def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
+    """The loss of each sample: one call with `reduction="none"` where that is possible, else one call per sample.
+
+    None where single samples have no loss, as in a loss that compares the samples of a batch with each other.
+    """
     if loss is nn.functional.cross_entropy and outputs.ndim == 2:
         return loss(outputs, targets, reduction="none")
-    return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).mean() for i in range(len(targets))])
+    try:
+        return torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).mean() for i in range(len(targets))])
+    except (RuntimeError, ValueError, IndexError):
+        return None
 
 
 def dead_share(activation: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.recording.leak_tests import token_tests
 from labkit.recording.nested import call, first_tensor, real, replaced
 from labkit.recording.task import NUMBERS, perfect_outputs, task_of
+from labkit.recording.token_tests import uncounted_word, what_the_loss_asks
 from labkit.recording.undisturbed import evaluating, unchanged
 
 TESTED = 256  # samples of the probe; more change the results little
@@ -32,11 +34,13 @@ def probe_tests(
         with torch.no_grad():
             answer = call(model, x)
         outputs = first_tensor(answer)
-        found = scales(outputs, y)
+        found = scales(outputs, y) | token_tests(model, x, y, outputs)
         if loss is not None and y is not None and outputs is not None:
             found |= truth_test(loss, answer, outputs, y)
             found |= input_test(model, loss, x, y, answer)
-            found |= step_test(model, loss, x, y)
+            found |= what_the_loss_asks(loss, x, y, outputs) | uncounted_word(loss, x, y, outputs)
+            if math.isfinite(found["loss"]):  # NaN has no gradient, and some losses refuse it with an error
+                found |= step_test(model, loss, x, y)
     return task_of(outputs, y), {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -67,7 +71,10 @@ def truth_test(loss: Loss, answer: Any, outputs: torch.Tensor, y: Any) -> dict[s
     """The loss of perfect outputs, and the loss of the same outputs for targets of other samples.
 
     A loss that fits its task prefers the first by far. Where both are equal it compares every output with every target.
+    No result where the loss does not read the targets, as that of triplets: then no outputs are perfect.
     """
+    if value_of(loss, answer, y) == value_of(loss, answer, y[:1].expand_as(y)):
+        return {}
     given = [replaced(answer, outputs, perfect) for perfect in perfect_outputs(outputs, y)]
     tried = [(truth, index) for index, each in enumerate(given) if math.isfinite(truth := value_of(loss, each, y))]
     if not tried:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -162,6 +162,10 @@ class LossRecorder:
         events = tuple(self._placed(event, traces) or event for event in self.events)
         return Run(traces, **self._axes(), recipe=recipe or {}, facts=facts, events=events)
 
+    def not_listening(self) -> contextlib.AbstractContextManager:
+        """For forward passes that no instrument should see."""
+        return contextlib.nullcontext()
+
     def _chapter_traces(self) -> dict[str, np.ndarray]:
         """One row for each step of the current chapter."""
         scales = np.array([float(scale) for scale in self.scales])
@@ -283,6 +287,9 @@ class Recorder(LossRecorder):
         if self.probe and self.steps and not hurried:
             self.tested = self._try(TESTS, self.probe.test)
 
+    def not_listening(self) -> contextlib.AbstractContextManager:
+        return self.samples.not_listening()
+
     def _try(self, instrument: str, measure: Callable[[], Any]) -> Any:
         """What the instrument measures; None where it is switched off."""
         return self.guard(instrument, self.updates, measure)
@@ -357,6 +364,7 @@ class Recorder(LossRecorder):
 
     def _facts(self, steps: np.ndarray) -> dict:
         facts: dict[str, Any] = {"measured_in_full": self.full.facts(steps), "dtypes": self._dtypes()}
+        facts |= {"momentum": self._try(WEIGHTS, lambda: momentum_of(self.optimizers)) or 0.0}
         if self.weights:
             facts |= {"matrices": self.weights.matrices, "without_gradient": sorted(self.weights.without_gradient)}
             facts["never_trained"] = self._try(WEIGHTS, self.weights.fresh) or []
@@ -393,6 +401,12 @@ class Recorder(LossRecorder):
 
     def _find_origin(self, x, y) -> dict | None:
         return hunt(self.model, x, y, self.loss, self.autocast)
+
+
+def momentum_of(optimizers: Iterable[torch.optim.Optimizer]) -> float:
+    """The highest momentum of all groups of weights; Adam and its kin call it the first beta."""
+    groups = [group for each in optimizers for group in each.param_groups]
+    return max((float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups), default=0.0)
 
 
 def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:

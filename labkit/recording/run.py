@@ -11,6 +11,7 @@ import numpy as np
 
 from labkit.recording.archive import read_arrays
 from labkit.recording.files import written_whole
+from labkit.recording.measure import ACCURACY, MEASURES, Measure
 from labkit.recording.soundness import problem
 from labkit.recording.traces import AXES, STEPS, TRACES, Trace, trace
 
@@ -61,8 +62,8 @@ class Run:
         return len(self.traces.get("loss", ()))
 
     def __repr__(self) -> str:
-        accuracy = f", validation accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
-        return f"<Run of {len(self)} steps, {len(self.layers)} layers{accuracy}{self._ending()}>"
+        score = f", {self.measure.words} {self.measure.text(self.score)}" if self.score is not None else ""
+        return f"<Run of {len(self)} steps, {len(self.layers)} layers{score}{self._ending()}>"
 
     def _repr_html_(self) -> str:
         from labkit.drawing.html import run_html  # only a notebook needs it, and a run must load without matplotlib
@@ -98,6 +99,17 @@ class Run:
     def accuracy(self) -> float | None:
         """The last validation accuracy, or None where nothing was validated."""
         values = self.traces.get("val_accuracy")
+        return float(values[-1]) if values is not None and len(values) else None
+
+    @property
+    def measure(self) -> Measure:
+        """What says how good this run is; the accuracy, unless its facts say otherwise."""
+        return MEASURES[self.facts.get("measure", ACCURACY)]
+
+    @property
+    def score(self) -> float | None:
+        """The run's own measure at the last validation, or None where nothing was validated."""
+        values = self.traces.get(self.measure.trace)
         return float(values[-1]) if values is not None and len(values) else None
 
     @property
@@ -223,8 +235,8 @@ def as_floats(values: np.ndarray) -> np.ndarray:
 def exponential_mean(values: np.ndarray, beta: float = 0.9) -> np.ndarray:
     """The bias-corrected exponential moving average of the rows: from the first row on, an average of real values."""
     values = np.asarray(values, dtype=np.float64)
-    average, result = np.zeros(values.shape[1:]), np.empty_like(values)
-    for index, value in enumerate(values):
+    average, found = 0.0, []
+    for count, value in enumerate(values.tolist() if values.ndim == 1 else values, start=1):  # plain numbers are faster
         average = beta * average + (1 - beta) * value
-        result[index] = average / (1 - beta ** (index + 1))
-    return result
+        found.append(average / (1 - beta**count))
+    return np.array(found, dtype=np.float64).reshape(values.shape)

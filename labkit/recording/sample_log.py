@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from labkit.recording.facts import MOST_CLASSES
+from labkit.recording.leak_tests import best_column
 from labkit.recording.nested import Call, first_tensor, given, real
 
 PIXELS = 128  # of each sample, at fixed random places: enough to distinguish any two of the first 10,000 digits
@@ -50,8 +52,9 @@ class SampleLog:
         self.passes: list[Pass] = []
         self.train_modes: list[bool] = []
         self.labels: list[torch.Tensor] = []
-        self.trained = Book()
+        self.trained = Book(keeps_first=True)
         self.columns: Columns | None = None  # of the first training samples
+        self.best_column = math.nan  # of the same samples
         self.early = Samples()  # of the chapters before
         self.validated: list[Book] = []  # of the first and of the last validation
         self.evaluations: list[dict] = []
@@ -164,7 +167,16 @@ class SampleLog:
         if len(so_far.labels) and so_far.aligned:
             facts["label_shares"] = (np.bincount(so_far.labels) / len(so_far.labels)).round(6).tolist()
             facts["relabelled"] = relabelled(so_far.prints, so_far.labels)
-        return facts
+        self.trained.read()  # so that the first samples are known
+        column = self._best_column()
+        return facts if math.isnan(column) else facts | {"best_column": column}
+
+    def _best_column(self) -> float:
+        """How far the column that depends most on the target does so, in the first samples that were trained on."""
+        first, aligned = self.trained.first, sum(self.trained.lengths) == sum(map(len, self.labels))
+        if first is None or not aligned or not math.isnan(self.best_column):
+            return self.best_column
+        return best_column(first, torch.cat(self.labels)[: len(first)].to(first.device))
 
     def _unmoved(self) -> list[str]:
         """The batch norms whose running mean and variance are bit by bit what they were before the first step."""
@@ -179,6 +191,7 @@ class SampleLog:
         """The traces have been read: only what the facts need is kept of the steps so far."""
         self.early = self._so_far()
         self.columns = self.columns or self.trained.columns
+        self.best_column = self._best_column()
         self.trained, self.train_modes, self.labels = Book(), [], []
 
     def _so_far(self) -> "Samples":
@@ -269,13 +282,15 @@ class Book:
     batch takes as many calls as eight.
     """
 
-    def __init__(self):
+    def __init__(self, keeps_first: bool = False):
+        self.keeps_first = keeps_first
         self.waiting: list[torch.Tensor] = []
         self.room: torch.Tensor | None = None
         self.prints: list[torch.Tensor] = []
         self.largest: list[torch.Tensor] = []
         self.lengths: list[int] = []
         self.columns: Columns | None = None  # of the samples that were settled first
+        self.first: torch.Tensor | None = None  # these samples, if they are to be kept
 
     def write(self, samples: list[torch.Tensor]) -> None:
         """The samples of one step or of one validation."""
@@ -295,7 +310,8 @@ class Book:
     def _settle(self) -> None:
         if self.waiting:
             values = torch.cat(self.waiting, out=self._room(self.waiting))
-            self.columns = self.columns or Columns.of(values)
+            if self.columns is None:
+                self.columns, self.first = Columns.of(values), values.clone() if self.keeps_first else None
             self.prints.append(fingerprints(values))
             self.largest.append(values.abs_().amax(1))
             self.waiting = []

@@ -81,6 +81,11 @@ def input_deviation(run: Run) -> float:
     return float(typical(run["activation_std"][:, :1])[0]) if run.activations[:1] == ("inputs",) else float("nan")
 
 
+def has_tokens(run: Run) -> bool:
+    """Are inputs integers, such as tokens and ids? They have no scale, and may be equal by chance."""
+    return any("int" in kind for kind in run.facts.get("dtypes", {}).get("inputs", ()))
+
+
 def label_shares(run: Run) -> np.ndarray:
     """Share of each class in the training labels, 0 for classes that never came; empty if unknown."""
     seen = np.asarray(run.facts.get("label_shares") or (), dtype=float)
@@ -110,3 +115,19 @@ def hidden_sizes(run: Run) -> tuple[float, np.ndarray, float]:
     """Standard deviation of the inputs, of each hidden activation and of the outputs in the first forward pass."""
     deviations = np.asarray(run["activation_std"][0], dtype=np.float64)
     return float(deviations[0]), deviations[1:-1], float(deviations[-1])
+
+
+def running_median(values: np.ndarray, window: int) -> np.ndarray:
+    """The median of the finite values in a centred window: it does not lag, and a short spike does not move it.
+
+    NaN at both ends, where the window is not complete, and where the value itself is not finite.
+    """
+    half = window // 2
+    found = np.full(len(values), np.nan)
+    if len(values) <= 2 * half:
+        return found
+    kept = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(kept, 2 * half + 1)
+    known = np.isfinite(kept[half : len(kept) - half])
+    found[half : len(kept) - half][known] = np.nanmedian(windows[known], axis=1)
+    return found

@@ -27,8 +27,9 @@ def task_of(outputs: torch.Tensor | None, targets: object) -> str:
     """Which of TASKS it is."""
     if not (torch.is_tensor(targets) and torch.is_tensor(outputs) and outputs.is_floating_point() and targets.numel()):
         return UNKNOWN
-    if not targets.is_floating_point() and class_axis(outputs, targets) is not None:
-        return {1: CLASSES, 2: TOKENS}.get(targets.ndim, PIXELS)
+    axis = None if targets.is_floating_point() else class_axis(outputs, targets)
+    if axis is not None:  # a number that no output stands for is that of a sample or a group, not of a class
+        return {1: CLASSES, 2: TOKENS}.get(targets.ndim, PIXELS) if targets.max() < outputs.shape[axis] else UNKNOWN
     if targets.numel() != outputs.numel():
         return UNKNOWN
     if bool(((targets == 0) | (targets == 1)).all()):

@@ -78,6 +78,8 @@ _KNOWN = (
     Trace("val_step", "updates before the evaluation", rows=EVALUATION),
     Trace("val_loss", "validation loss", rows=EVALUATION),
     Trace("val_accuracy", "validation accuracy", rows=EVALUATION, unit=SHARE),
+    Trace("val_nats", "validation loss per token", rows=EVALUATION, unit=NATS),
+    Trace("val_legible", "legible samples", rows=EVALUATION, unit=SHARE),
     Trace("val_confidence", "confidence", rows=EVALUATION, unit=SHARE),
     Trace("val_train_mode", "validated in train mode", rows=EVALUATION, unit=SHARE),
     Trace("val_with_gradients", "validated with gradients", rows=EVALUATION, unit=SHARE),
@@ -92,6 +94,23 @@ _KNOWN = (
     Trace("histogram", "histogram of activations", "activations", EVALUATION, inner=0),  # bins
     Trace("histogram_range", "range of activations", "activations", EVALUATION, inner=2),  # low, high
     Trace("batch_softmax_distance", "distance from a softmax over the batch", rows=EVALUATION),
+    Trace("leak_changed", "dependence on later tokens, changed", rows=EVALUATION),
+    Trace("leak_cut", "dependence on later tokens, cut off", rows=EVALUATION),
+    Trace("leak_changed_by_position", "dependence on later tokens, changed, by position", rows=EVALUATION, inner=0),
+    Trace("leak_cut_by_position", "dependence on later tokens, cut off, by position", rows=EVALUATION, inner=0),
+    Trace("own_token", "dependence on the own token, changed", rows=EVALUATION),
+    Trace("position_signal", "difference between positions of the same token", rows=EVALUATION),
+    Trace("shift_loss", "loss against the same, the next and the second next token", rows=EVALUATION, unit=NATS,
+          inner=3),
+    Trace("position_loss", "loss by position", rows=EVALUATION, unit=NATS, inner=0),
+    Trace("word_loss", "loss by token", rows=EVALUATION, unit=NATS, inner=0),
+    Trace("log_z", "log Z of the logits", rows=EVALUATION),
+    Trace("cache_difference", "cached against uncached logits", rows=EVALUATION),
+    Trace("cached_position_signal", "difference between positions of the same token, cached", rows=EVALUATION),
+    Trace("cached_ahead", "positions that cached tokens are ahead by", rows=EVALUATION),
+    Trace("val_surprise", "loss of the net's own samples", rows=EVALUATION, unit=NATS),
+    Trace("val_stopped", "samples that stop", rows=EVALUATION, unit=SHARE),
+    Trace("attention_logit", "largest attention logit", "heads", EVALUATION),
     Trace("attention_entropy", "attention entropy", "heads", EVALUATION, NATS),
 )  # fmt: skip
 TRACES = {each.name: each for each in _KNOWN}

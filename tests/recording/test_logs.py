@@ -92,3 +92,36 @@ def test_a_log_of_the_loss_alone_is_asked_what_it_can_answer(tmp_path):
     rows = "".join(f"{step},{2.3 - 0.02 * step}\n" for step in range(60))
     (tmp_path / "log.csv").write_text("step,loss\n" + rows, encoding="utf-8")
     assert diagnose(logs.read(tmp_path / "log.csv")) == []
+
+
+LOSSES = [2.3, 2.1, 1.9]
+
+
+@pytest.mark.parametrize("name", ["run-train-tag-epoch_loss", "loss of my run"])
+def test_a_scalar_that_tensorboard_exported_is_read(name, tmp_path):
+    rows = [(1.5e9 + step, step, loss) for step, loss in enumerate(LOSSES)]
+    table = "Wall time,Step,Value\n" + "".join(f"{when},{step},{loss}\n" for when, step, loss in rows)
+    (tmp_path / f"{name}.csv").write_text(table, encoding="utf-8")
+    (tmp_path / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+    for kind in (".csv", ".json"):
+        run = logs.read(tmp_path / f"{name}{kind}")
+        assert run["loss"].tolist() == LOSSES and run["step"].tolist() == [0, 1, 2]
+
+
+def test_another_scalar_is_not_taken_for_the_loss(tmp_path):
+    (tmp_path / "run-a-tag-accuracy.csv").write_text("Wall time,Step,Value\n1,0,0.5\n", encoding="utf-8")
+    with pytest.raises(RunError, match="expected a series 'loss', found accuracy"):
+        logs.read(tmp_path / "run-a-tag-accuracy.csv")
+
+
+@pytest.mark.parametrize("content", ["{}", "[[1, 2]]", "[[1, 2, true]]", "[1", '[[1, 2, "3"]]'])
+def test_json_that_is_no_exported_scalar_is_refused(content, tmp_path):
+    (tmp_path / "log.json").write_text(content, encoding="utf-8")
+    with pytest.raises(RunError, match=r"log\.json"):
+        logs.read(tmp_path / "log.json")
+
+
+def test_json_with_a_step_that_is_no_number_of_steps_is_refused(tmp_path):
+    (tmp_path / "log.json").write_text(f"[[1, -1, 2], [1, {10**400}, 2]]", encoding="utf-8")
+    with pytest.raises(RunError, match="expected a step"):
+        logs.read(tmp_path / "log.json")

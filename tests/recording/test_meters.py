@@ -831,7 +831,7 @@ def test_the_first_weights_say_how_many_units_a_layer_has_how_large_they_are_and
     found = first_weights(net)
     assert list(found) == ["1", "3"]  # a table that is looked up and a norm multiply nothing by a matrix
     assert found["1"]["units"] == 3 and found["1"]["gain"] == pytest.approx(2.0, rel=0.1) and not found["1"]["alike"]
-    assert found["3"] == {"units": 5.0, "gain": pytest.approx(0.5 * 5**0.5), "alike": 1.0}
+    assert found["3"] == {"units": 5.0, "inputs": 3.0, "gain": pytest.approx(0.5 * 5**0.5), "alike": 1.0}
 
 
 class WithPositions(nn.Module):

@@ -8,7 +8,7 @@ from helpers import hand_made
 
 from labkit.failures.signs import stuck
 from labkit.recording.run import Run
-from labkit.recording.summaries import fixed_loss, gradient_ratio, matrix_layers, typical, worst_dead
+from labkit.recording.summaries import fixed_loss, gradient_ratio, matrix_layers, running_median, typical, worst_dead
 
 
 def test_the_fixed_loss_is_the_probes_or_else_the_smoothed_one():
@@ -36,6 +36,16 @@ def test_typical_is_the_median_of_what_is_finite():
     found = typical(trace)
     assert found[[0, 2]].tolist() == [2, 6] and np.isnan(found[1])
     assert np.isnan(typical(np.zeros((0, 2)))).all()
+
+
+def test_the_running_median_does_not_lag_ignores_a_spike_and_claims_nothing_at_the_ends():
+    steps = np.arange(11.0)
+    found = running_median(np.where(steps == 5, 900.0, steps), 5)
+    assert np.isnan(found[[0, 1, 9, 10]]).all()
+    assert found[[2, 3, 7, 8]].tolist() == [2, 3, 8, 8] and found[5] == 6  # 3, 4, 900, 6, 7
+    holed = running_median(np.where(steps == 5, math.nan, steps), 5)
+    assert np.isnan(holed[5]) and holed[4] == 3.5
+    assert np.isnan(running_median(steps[:3], 5)).all() and running_median(steps[:0], 5).size == 0
 
 
 def test_matrix_layers_leave_out_the_vectors():

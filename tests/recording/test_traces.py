@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import hand_made, tiny, trained
+from helpers import hand_made, tiny, tiny_gpt, trained
 from played import MODES, played
 
 from labkit.diagnosis import look_alikes
@@ -20,24 +20,33 @@ NETS = {
     "vit": {"model": "vit", "width": 8},
 }
 COMPUTED = {"grad_ratio", "gap", "loss_variance", "clipped"}  # from recorded traces
-THIRD_AXIS = ("histogram", "histogram_range")
+OF_HEADS = {"attention_entropy", "attention_logit"}
+OF_TOKENS = {
+    "leak_changed", "leak_cut", "leak_changed_by_position", "leak_cut_by_position", "position_signal", "own_token",
+    "shift_loss", "position_loss", "word_loss", "log_z", "cache_difference",
+    "cached_position_signal", "cached_ahead",
+    "val_nats", "val_legible", "val_surprise", "val_stopped",
+}  # fmt: skip
+OF_IMAGES = {"probe_accuracy", "nonlinearity", "label_entropy"}  # one label for each sample, inputs that can be mixed
+MISSING = {"vit": OF_TOKENS, "gpt": OF_IMAGES}
 
 
 def of_net(kind: str) -> Run:
     """Six steps with three evaluations: no number of rows can be taken for the other."""
-    return trained(tiny(evaluate_every=3, **NETS[kind]))
+    return trained(tiny_gpt(evaluate_every=3) if kind == "gpt" else tiny(evaluate_every=3, **NETS[kind]))
 
 
-@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("kind", [*NETS, "gpt"])
 def test_the_table_has_every_recorded_trace_with_its_rows_and_columns(kind):
     run = of_net(kind)
     assert len({len(run), len(run["val_step"])}) == 2
-    assert set(run.traces) == set(TRACES) - COMPUTED - ({"attention_entropy"} if kind != "vit" else set())
+    assert set(run.traces) == set(TRACES) - COMPUTED - MISSING.get(kind, OF_HEADS | OF_TOKENS)
     for name, values in run.traces.items():
         known = TRACES[name]
         assert len(values) == len(run[known.rows]), name
         columns = (len(getattr(run, known.axis)),) if known.axis else ()
-        assert values.shape[1 : 2 if name in THIRD_AXIS else None] == columns, name
+        assert values.shape[1 : None if known.inner is None else 1 + len(columns)] == columns, name
+        assert values.ndim == 1 + len(columns) + (known.inner is not None), name
         assert len(run.labels_of(name)) == (columns or (0,))[0], name
 
 
