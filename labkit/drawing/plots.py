@@ -1,24 +1,29 @@
 """Plots of runs: each function takes a run, a study or {label: run}, and axes; it draws and returns the axes.
 
+At the end those of any numbers: `lines`, `bars`, `histograms`, `images`; `described` gives a figure its alt text.
+
 No pyplot: it has global state, and figures must be drawable in a thread of a notebook.
 """
 
 import functools
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from labkit.errors import RecipeError
 from labkit.recording.files import written_whole
 from labkit.recording.run import Run
-from labkit.recording.summaries import gradient_ratio, total_norm, typical
-from labkit.recording.traces import FLOAT16_LARGEST, NATS, TRACES, trace
+from labkit.recording.summaries import gradient_ratio, running_median, total_norm, typical
+from labkit.recording.traces import FLOAT16_LARGEST, NATS, SHARE, TRACES, trace
 
 # Okabe-Ito colours, which are safe for colour-blind readers. Width, dashes and markers differ too, for print without
 # colour: healthy is wide and pale, so that a cured line on top of it is still visible.
@@ -34,6 +39,7 @@ BAR_STYLES = {
 }
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 BAND = "#56B4E9"
+MEDIAN = 25  # steps of the running median of the loss: a spike of less than half of them does not move it
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
@@ -41,53 +47,60 @@ DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def loss(thing, ax: Axes | None = None) -> Axes:
-    """Training loss, on a log axis: every step as a thin line, smoothed as a thick one. The thick one lags."""
+    """Training loss of every step, on a log axis; of one or two runs the running median too, as a thin line."""
     ax = ax or new_axes()
-    for style, run, label in _lines(thing):
-        _loss_lines(ax, style, run, label)
+    middle = _loss_lines(ax, _lines(thing))
+    return _finish(ax, "training loss", f"Loss{' (thin: median)' * middle}", log=True)
+
+
+def _loss_lines(ax: Axes, lines: list[tuple[dict, Run, str]]) -> bool:
+    """The loss of each step, and on top the running median, unless there are too many lines; was there one?"""
+    middles = [line for line in lines if len(line[1]["loss"]) >= 2 * MEDIAN] if len(lines) <= 2 else []
+    for style, run, label in lines:
+        narrow = max(0.8, 0.55 * style["linewidth"])  # it is noisy
+        ax.plot(run["step"], _positive(run["loss"]), **style | {"linewidth": narrow, "alpha": 0.8}, label=label)
         mark_nonfinite(run, ax)
-    return _finish(ax, "training loss", "Loss (thin: each step, thick: smoothed)", log=True)
-
-
-def _loss_lines(ax: Axes, style: dict, run: Run, label: str) -> None:
-    """The loss of each step as a thin line, smoothed as a thick one."""
-    thin = {"color": style["color"], "alpha": 0.35, "linewidth": 0.6}
-    ax.plot(run["step"], _positive(run["loss"]), **thin, label=f"_{label}, each step")  # "_": not in the legend
-    ax.plot(run["step"], _positive(run.smoothed()), **style, label=label)
+    for style, run, label in middles:
+        thin = {"color": _darker(style["color"]), "linewidth": 0.7, "label": f"_{label}, median of {MEDIAN} steps"}
+        ax.plot(run["step"], _positive(running_median(run["loss"], MEDIAN)), **thin)  # "_": not in the legend
+    return bool(middles)
 
 
 def losses(thing, ax: Axes | None = None) -> Axes:
     """Training loss as a line and validation loss as dots, on one log axis."""
-    ax = ax or new_axes()
-    for style, run, label in _lines(thing):
-        _loss_lines(ax, style, run, label)
+    ax, lines = ax or new_axes(), _lines(thing)
+    middle = _loss_lines(ax, lines)
+    for style, run, label in lines:
         dots = {"color": style["color"], "marker": "o", "markersize": style["linewidth"] + 1.2, "linestyle": "none"}
         if "val_loss" in run:
             dots |= {"markeredgecolor": "white", "markeredgewidth": 0.4, "label": f"_{label}, validation"}
             ax.plot(run["val_step"], _positive(run["val_loss"]), **dots)
-        mark_nonfinite(run, ax)
-    return _finish(ax, "loss", "Loss (line: training, dots: validation)", log=True)
+    return _finish(ax, "loss", f"Loss (dots: validation{', thin: median' * middle})", log=True)
 
 
 def validation(thing, ax: Axes | None = None) -> Axes:
-    """Validation accuracy."""
-    ax = ax or new_axes()
+    """What says how good the runs are, at every validation: the accuracy, or another measure."""
+    ax, shown = ax or new_axes(), "val_accuracy"
     for style, run, label in _lines(thing):
-        if "val_accuracy" in run:  # an error may come before the first validation
-            ax.plot(run["val_step"], run["val_accuracy"], **style, label=label)
+        shown = run.measure.trace
+        if shown in run:  # an error may come before the first validation
+            known = ~np.isnan(run[shown])
+            marker = "o" if known.sum() == 1 else None  # samples are judged at the end alone
+            ax.plot(run["val_step"][known], run[shown][known], **style, marker=marker, label=label)
         mark_nonfinite(run, ax)
-    return _finish(ax, _label("val_accuracy"), "Validation", share=True)
+    return _finish(ax, _label(shown), "Validation", share=TRACES[shown].unit == SHARE)
 
 
 def gap(thing, ax: Axes | None = None) -> Axes:
-    """Validation loss above the loss on training images, both in eval mode; the gap between them is shaded."""
+    """Validation loss above the loss on training images, both in eval mode, on a linear axis; the gap is shaded."""
     ax = ax or new_axes()
     for style, run, label in _lines(thing):
-        steps, training, held_out = run["val_step"], _positive(run["probe_loss"]), _positive(run["val_loss"])
+        steps, training, held_out = run["val_step"], _finite(run["probe_loss"]), _finite(run["val_loss"])
         ax.fill_between(steps, training, held_out, color=style["color"], alpha=0.25, linewidth=0)
         ax.plot(steps, held_out, **style, label=label)
         ax.plot(steps, training, color=style["color"], linewidth=0.8, linestyle=":", label=f"_{label}, training")
-    return _finish(ax, "loss", "Gap (dotted: training)", log=True)
+    ax.set_ylim(bottom=0)
+    return _finish(ax, "loss", "Gap (dotted: training)")
 
 
 def gap_line(thing, ax: Axes | None = None) -> Axes:
@@ -258,6 +271,82 @@ def instrument(name: str):
     return INSTRUMENTS.get(name) or functools.partial(compare, name=name)
 
 
+# --- language models ------------------------------------------------------------------------------
+
+
+def position_loss(thing, ax: Axes | None = None) -> Axes:
+    """The loss at each position of a sequence at the last evaluation, in nats."""
+    return _at_the_end(thing, "position_loss", ax, "position")
+
+
+def word_loss(thing, ax: Axes | None = None) -> Axes:
+    """The loss of each token at the last evaluation, in nats."""
+    return _at_the_end(thing, "word_loss", ax, "token")
+
+
+def _at_the_end(thing, name: str, ax: Axes | None, across: str) -> Axes:
+    ax = ax or new_axes()
+    for style, run, label in _lines(thing):
+        if name in run:
+            ax.plot(run[name][-1], **style, label=label)
+    _finish(ax, _label(name), _title(name))
+    ax.set_xlabel(across)
+    return ax
+
+
+SHIFTS = ("same", "next", "after it")
+
+
+def shift_loss(thing, ax: Axes | None = None) -> Axes:
+    """The loss against the token that was read, the next one and the one after it: the lowest is what it predicts."""
+    ax = _bars(thing, ax, _last_shift_losses, "nats", "Which token does it predict?")
+    ax.set_xticks(range(1, len(SHIFTS) + 1), SHIFTS)
+    ax.set_xlabel("token")
+    return ax
+
+
+def _last_shift_losses(run: Run) -> np.ndarray:
+    """NaN, which has no bar, where a loss is not finite or too large to be drawn."""
+    losses = run["shift_loss"][-1]
+    return np.where(np.abs(losses) < 1e6, losses, np.nan)
+
+
+ACROSS = 10  # samples in a row: one of each digit
+
+
+def written(thing, ax: Axes | None = None) -> Axes:
+    """Samples that a language model wrote at the end of its run; of several runs, a row of each."""
+    ax = ax or new_axes()
+    lines = [line for line in _lines(thing) if line[1].facts.get("pictures")]
+    ax.set_title("Samples", fontsize="medium", loc="left")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    if not lines:
+        return ax
+    rows, names = [], []
+    shape = _pixels(lines[0][1].facts["pictures"][0]).shape
+    for _, run, label in lines:
+        pictures = [each for each in map(_pixels, run.facts["pictures"]) if each.shape == shape]
+        count = 1 if len(lines) > 1 else max(1, len(pictures) // ACROSS)
+        rows += [_side_by_side(pictures[ACROSS * row : ACROSS * (row + 1)], shape) for row in range(count)]
+        names += [label, *[""] * (count - 1)]
+    ax.imshow(np.concatenate(rows), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+    height = len(rows[0])
+    ax.set_yticks([height * (row + 0.5) for row in range(len(rows))], names if len(lines) > 1 else [""] * len(rows))
+    ax.tick_params(length=0)
+    return ax
+
+
+def _pixels(picture: str) -> np.ndarray:
+    """A picture in words, # for black, as an array with a pale frame."""
+    black = np.array([[float(pixel == "#") for pixel in line] for line in picture.split("\n")])
+    return np.pad(black, 1, constant_values=0.12)
+
+
+def _side_by_side(pictures: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    return np.concatenate([*pictures, *[np.zeros(shape)] * (ACROSS - len(pictures))], axis=1)
+
+
 # --- per layer ------------------------------------------------------------------------------------
 
 
@@ -337,10 +426,10 @@ def _bars(thing, ax: Axes | None, read, ylabel: str, title: str, **options) -> A
 
 
 def range_test(found, ax: Axes | None = None) -> Axes:
-    """A range test: raw and smoothed loss over the learning rate, the suggestion, and where it diverges."""
+    """A range test: the loss over the learning rate, its smoothed line, the suggestion, and where it diverges."""
     ax = ax or new_axes()
-    ax.plot(found.lrs, found.losses, ".", color="#999999", markersize=3, label="each batch")
-    ax.plot(found.lrs, found.smoothed, color=OTHERS[0], linewidth=1.6, label="smoothed")
+    ax.plot(found.lrs, found.losses, ".-", color=OTHERS[0], markersize=4, linewidth=1.0, label="each batch")
+    ax.plot(found.lrs, found.smoothed, color="#777777", linewidth=1.0, label="smoothed (lags)")
     finite = found.smoothed[np.isfinite(found.smoothed)]
     if len(finite):
         ax.set_ylim(0, 1.5 * max(finite[0], np.median(finite)))
@@ -391,6 +480,194 @@ def clip_log(found, ax: Axes | None = None) -> Axes:
     return _finish(ax, "gradient norm", f"Clipped in {found.clipped:.0%} of steps", log=True)
 
 
+# --- any numbers ----------------------------------------------------------------------------------
+
+
+def lines(
+    values: Mapping[str, Any],
+    ax: Axes | None = None,
+    *,
+    label: str = "",
+    title: str = "",
+    across: str = "step",
+    log: bool = False,
+    share: bool = False,
+) -> Axes:
+    """Curves of any numbers, such as the losses of your own loop: {"healthy": losses} or {"healthy": (steps, losses)}.
+
+    The names healthy, sick and cured have their own styles. `label` names the values, and `across` the other axis.
+    """
+    if not values:
+        raise RecipeError('plots.lines: expected {"healthy": losses, ...}, got nothing to draw')
+    ax = ax or new_axes()
+    for index, (name, given) in enumerate(values.items()):
+        x, y = given if isinstance(given, tuple) else (range(len(given)), given)
+        if len(x) != len(y):
+            raise RecipeError(f"plots.lines: {name!r} has {len(x)} places and {len(y)} values; expected as many")
+        style = ROLES.get(name, {"color": OTHERS[index % len(OTHERS)], "linestyle": "-", "linewidth": 1.6})
+        y = np.asarray([float(each) for each in y])
+        shown = _positive(y) if log else _finite(y)
+        ax.plot([float(each) for each in x], shown, **style | {"marker": None}, label=_plain(name))
+    if len(values) > 1:
+        ax.legend(edgecolor="none", framealpha=0.8, fontsize=8)
+    _finish(ax, label, title, log=log, share=share)
+    ax.set_xlabel(across)
+    return ax
+
+
+def bars(
+    values: Mapping[str, float | Sequence[float]],
+    ax: Axes | None = None,
+    *,
+    errors: Mapping[str, float] | None = None,
+    label: str = "",
+    title: str = "",
+    share: bool = False,
+    log: bool = False,
+    zero: bool = True,
+    reference: tuple[str, float] | None = None,
+) -> Axes:
+    """Compared values as bars, one below the other: {"dropout": 0.91}, or over seeds {"dropout": [0.90, 0.92, 0.91]}.
+
+    Of several values the bar is the mean, the line its standard deviation, and every value a dot; or give `errors`.
+    `label` names the axis, and `reference` a line: ("healthy", 0.93). With `zero=False` the axis need not begin at 0,
+    and points take the place of bars, whose length would mislead.
+    """
+    found = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
+    if not found or any(each.ndim != 1 or not len(each) for each in found.values()):
+        raise RecipeError("plots.bars: expected {label: a number, or a list of numbers}, got " + repr(dict(values)))
+    if unknown := set(errors or {}) - set(found):
+        raise RecipeError(f"plots.bars: errors are given for {sorted(unknown)}, which are none of {list(found)}")
+    ax = ax or new_axes()
+    places = np.arange(len(found))
+    means = np.array([each.mean() for each in found.values()])
+    spread = np.array([each.std(ddof=1) if len(each) > 1 else np.nan for each in found.values()])
+    if errors:
+        spread = np.array([errors.get(name, np.nan) for name in found])
+    if zero and not log:
+        ax.barh(places, means, 0.62, color=OTHERS[0], alpha=0.55)
+    else:
+        ax.plot(means, places, "D", color=OTHERS[0], markersize=6)
+    ax.errorbar(means, places, xerr=np.where(np.isfinite(spread), spread, 0), fmt="none", ecolor="black", capsize=3)
+    for place, each in zip(places, found.values(), strict=True):
+        if len(each) > 1:
+            ax.plot(each, np.full(len(each), place), "o", color="black", markersize=2.6, alpha=0.7)
+    if reference:
+        words, where = reference
+        ax.axvline(where, color=OTHERS[1], linestyle="--", linewidth=1.2)
+        top = {"xycoords": ("data", "axes fraction"), "xytext": (0, 2), "textcoords": "offset points"}
+        ax.annotate(_plain(words), (where, 1), ha="center", fontsize="small", color="#a33c00", **top)
+    ax.set_yticks(places, [_plain(name) for name in found])
+    ax.set_ylim(len(found) - 0.4, -0.6)  # the first on top
+    _across(ax, label, title, log=log, share=share)
+    return ax
+
+
+def histograms(
+    groups: Mapping[str, Mapping[str, Any]], ax: Axes | None = None, *, label: str = "value", title: str = "",
+    log: bool = False, bins: int = 60,
+) -> Axes:  # fmt: skip
+    """Distributions per layer, the first layer on top: {"healthy": {"layer1": values}, "sick": {"layer1": values}}.
+
+    With `log` the size of the values on a log axis, as for gradients; the share that is exactly 0 is written beside.
+    """
+    if not groups or not all(groups.values()):
+        raise RecipeError('plots.histograms: expected {"healthy": {"layer1": values, ...}, ...}, got nothing to draw')
+    ax = ax or new_axes()
+    arrays = {name: {layer: _flat(each) for layer, each in layers.items()} for name, layers in groups.items()}
+    layers = list(dict.fromkeys(layer for each in arrays.values() for layer in each))
+    together = np.concatenate([each for group in arrays.values() for each in group.values()])
+    shown = np.abs(together[together != 0]) if log else together
+    if not len(shown):
+        raise RecipeError("plots.histograms: every value is 0 or not finite; there is nothing to draw")
+    low, high = np.quantile(shown, [0.001, 0.999])
+    high = high if high > low else low + abs(low) + 1e-12
+    edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
+    for index, (name, group) in enumerate(arrays.items()):
+        color = ROLES.get(name, {"color": OTHERS[index % len(OTHERS)]})["color"]
+        for layer, each in group.items():
+            row = len(layers) - 1 - layers.index(layer)
+            counts, _ = np.histogram(np.clip(np.abs(each[each != 0]) if log else each, low, high), edges)
+            heights = row + 0.85 * counts / max(1, counts.max())
+            once = {"label": name if layer == next(iter(group)) else f"_{name}, {layer}"}
+            ax.stairs(heights, edges, baseline=row, fill=True, color=color, alpha=0.25)
+            ax.stairs(heights, edges, baseline=row, color=color, linewidth=1.2, **once)
+            if log and len(each) and (zeros := np.mean(each == 0)) > 0.005:
+                words, place = f"{zeros:.0%} are 0", (0.99, row + 0.75 - 0.25 * index)
+                beside = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": "small"}
+                ax.annotate(words, place, **beside, bbox={"facecolor": "white", "edgecolor": color, "pad": 1.5})
+    ax.set_yticks(range(len(layers)), [_plain(layer) for layer in reversed(layers)])
+    _across(ax, label, title, log=log)
+    if len(arrays) > 1:
+        ax.legend(edgecolor="none", framealpha=0.8, fontsize=8)
+    return ax
+
+
+def images(pictures: Any, titles: Sequence[str] = (), *, columns: int = 8) -> Figure:
+    """A grid of grey or colour images (n, channels, height, width), each scaled to its own range, with titles."""
+    array = np.asarray(pictures.detach().cpu() if hasattr(pictures, "detach") else pictures, dtype=np.float64)
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or not len(array):
+        raise RecipeError(f"plots.images: expected images of shape (n, 1 or 3, height, width), got {array.shape}")
+    if titles and len(titles) != len(array):
+        raise RecipeError(f"plots.images: expected one title for each of {len(array)} images, got {len(titles)}")
+    across = min(columns, len(array))
+    rows = -(-len(array) // across)
+    figure = Figure(figsize=(1.0 * across, (1.25 if titles else 1.05) * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for index, ax in enumerate(figure.subplots(rows, across, squeeze=False).ravel()):
+        ax.set_axis_off()
+        if index < len(array):
+            low, high = np.nanmin(array[index]), np.nanmax(array[index])
+            scaled = np.moveaxis((array[index] - low) / ((high - low) or 1.0), 0, -1)
+            ax.imshow(scaled.squeeze(-1) if scaled.shape[-1] == 1 else scaled, cmap="gray_r", vmin=0, vmax=1)
+            ax.set_title(_plain(str(titles[index])) if titles else "", fontsize=8)
+    return figure
+
+
+class Described:
+    """A figure with one sentence that says what is to be seen: its alt text, on a page or read aloud."""
+
+    def __init__(self, figure: Figure, words: str):
+        self.figure, self.words = figure, words
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_html_(self) -> str:
+        from labkit.drawing.html import figure_html
+
+        return figure_html(self.figure, self.words)
+
+
+def described(drawn: Figure | Axes, words: str) -> Described:
+    """A figure, or that of these axes, with its alt text: the last line of a cell."""
+    if not words.strip():
+        raise RecipeError("plots.described: expected a sentence that says what is to be seen, got an empty one")
+    return Described(drawn if isinstance(drawn, Figure) else drawn.figure, words)
+
+
+def _flat(values: Any) -> np.ndarray:
+    """The finite entries of an array or a tensor."""
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64).ravel()
+    return array[np.isfinite(array)]
+
+
+def _across(ax: Axes, label: str, title: str, *, log: bool = False, share: bool = False) -> None:
+    """The finish of plots whose values run across."""
+    ax.set_xlabel(label)
+    ax.set_title(title, fontsize="medium", loc="left")
+    if share:
+        ax.xaxis.set_major_locator(MaxNLocator(5))  # "86.25%" is wide
+        ax.xaxis.set_major_formatter(PercentFormatter(1))
+    if log:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(FuncFormatter(_short))
+        ax.xaxis.set_minor_locator(NullLocator())
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="x", color="#dddddd", linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
 # --- whole figures -------------------------------------------------------------------------------
 
 # The instrument that shows a failure (a mode names it in `shows`) -> how to draw it.
@@ -402,6 +679,10 @@ INSTRUMENTS = {
     "attention_entropy": lowest_entropy,
     "val_loss": validation_loss,
     "origin": origin,
+    "position_loss": position_loss,
+    "word_loss": word_loss,
+    "shift_loss": shift_loss,
+    "written": written,
     "gap": gap,
     "grad_norm": gradient_bars,
     "dead": dead_units,
@@ -411,9 +692,9 @@ INSTRUMENTS = {
 
 def study_picture(study, heading: str = "") -> Figure:
     """Healthy, sick and cured together: loss, validation, gradients per layer, and the instrument that shows it."""
-    figure = Figure(figsize=(14, 4.0), layout="constrained")
+    figure = Figure(figsize=(8.8, 5.8), layout="constrained")  # its type can still be read at half the width of a page
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 4)
+    axes = figure.subplots(2, 2).ravel()
     losses(study, axes[0]).legend(edgecolor="none", framealpha=0.8, fontsize=8)
     validation(study, axes[1])
     if study.mode.shows == "grad_norm":  # the bars come last; beside them, the same over time
@@ -455,10 +736,15 @@ def picture_kind(path) -> str:
     return kind
 
 
-def new_axes() -> Axes:
+def new_axes(title: str = "", xlabel: str = "", ylabel: str = "") -> Axes:
+    """Axes in a figure of their own, for what no function here draws, with the look of those that are drawn here."""
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure.add_subplot()
+    ax = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    ax.set_title(title, fontsize="medium", loc="left")
+    ax.set_prop_cycle(color=OTHERS)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
 
 
 def mark_nonfinite(run: Run, ax: Axes) -> None:
@@ -513,12 +799,24 @@ def _lines(thing) -> list[tuple[dict, Run, str]]:
 
 
 def _one(thing) -> Run:
-    return thing if isinstance(thing, Run) else getattr(thing, "sick", None) or next(iter(thing.values()))
+    if isinstance(thing, Run):
+        return thing
+    return thing.sick if hasattr(thing, "sick") else next(iter(thing.values()))
 
 
 def _plain(words: str) -> str:
     """Words of a run, which matplotlib must not read as a formula: it takes what stands between dollar signs as one."""
     return words.replace("$", r"\$")
+
+
+def _finite(values: np.ndarray) -> np.ma.MaskedArray:
+    """What a linear axis can show."""
+    return np.ma.masked_invalid(np.asarray(values, dtype=np.float64))
+
+
+def _darker(color: str) -> tuple[float, ...]:
+    """The same hue, for a thin line on top of one in this colour."""
+    return tuple(0.6 * each for each in to_rgb(color))
 
 
 def _positive(values: np.ndarray) -> np.ma.MaskedArray:

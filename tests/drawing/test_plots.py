@@ -9,7 +9,8 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import ROOT, hand_made, tiny, trained
+import torch
+from helpers import ROOT, hand_made, tiny, tiny_gpt, trained
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -18,7 +19,7 @@ from played import attentive, made_of, played, with_traces
 from labkit.drawing import plots
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
-from labkit.recording.summaries import gradient_ratio, typical
+from labkit.recording.summaries import gradient_ratio, running_median, typical
 from labkit.recording.traces import TRACES
 
 ROLES = ["healthy", "sick", "cured"]
@@ -33,8 +34,9 @@ DRAWINGS = {
     name: function
     for name, function in vars(plots).items()
     if not name.startswith("_") and _takes_a_thing(function) and function.__module__ == plots.__name__
-    if name not in ("origin", "side_by_side")  # words in boxes, and a whole figure: tested below
+    if name not in ("origin", "side_by_side", "written")  # words in boxes, a whole figure, samples: tested below
 }
+OF_TOKENS = {"position_loss", "word_loss", "shift_loss"}  # what only language models record
 ONE_RUN = {"gradient_norms", "gradient_heat", "attention_entropy", "activation_histograms"}
 
 
@@ -46,10 +48,12 @@ def draw(name: str, thing, **options) -> Axes:
 
 def things(name: str) -> dict:
     """What this drawing must take: a run, a study, several runs."""
-    of_attention = name in ("attention_entropy", "lowest_entropy")
-    run = attentive() if of_attention else played("learning_rate_too_low").sick
+    special = {"attention_entropy": attentive, "lowest_entropy": attentive} | dict.fromkeys(
+        OF_TOKENS, lambda: trained(tiny_gpt())
+    )
+    run = special[name]() if name in special else played("learning_rate_too_low").sick
     study = played("learning_rate_too_high")
-    if of_attention:
+    if name in special:
         study = made_of("learning_rate_too_high", healthy=run, sick=run, cured=run)
     return {"run": run, "study": study, "runs": {"first": run, "second": study.healthy}}
 
@@ -132,7 +136,7 @@ def test_whatever_was_recorded_is_drawn_without_a_warning(name, values):
         draw(name, with_traces(run, **broken | shares), ax=blank()).figure.canvas.draw()
 
 
-@pytest.mark.parametrize("name", sorted(DRAWINGS.keys() - {"attention_entropy"}))
+@pytest.mark.parametrize("name", sorted(DRAWINGS.keys() - {"attention_entropy"} - OF_TOKENS))
 def test_a_run_that_ended_as_nan_is_drawn_without_a_warning(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -150,22 +154,37 @@ def test_no_pyplot_so_that_no_global_state_is_touched():
 
 
 @pytest.mark.parametrize("name", ["loss", "losses"])
-def test_raw_and_smoothed_loss_are_two_lines_that_can_be_told_apart(name):
+def test_the_loss_of_every_step_is_the_main_line_and_the_median_a_thin_one_with_a_name(name):
     run = played("too_few_samples").sick
-    raw, smooth = draw(name, run).lines[:2]
+    ax = draw(name, run)
+    raw, middle = ax.lines[:2]
     np.testing.assert_array_equal(raw.get_xdata(), run["step"])
-    np.testing.assert_array_equal(smooth.get_xdata(), run["step"])
     np.testing.assert_allclose(raw.get_ydata(), run["loss"])
-    np.testing.assert_allclose(smooth.get_ydata(), run.smoothed())
-    assert not np.allclose(raw.get_ydata(), smooth.get_ydata())
-    assert raw.get_linewidth() < smooth.get_linewidth() and raw.get_alpha() < (smooth.get_alpha() or 1)
+    np.testing.assert_allclose(middle.get_ydata(), running_median(run["loss"], plots.MEDIAN))
+    assert middle.get_linewidth() <= raw.get_linewidth() and middle.get_color() != raw.get_color()
+    assert "thin: median" in ax.get_title(loc="left") and f"median of {plots.MEDIAN} steps" in middle.get_label()
+
+
+def test_a_spike_is_drawn_at_its_step_and_the_median_does_not_move():
+    calm = np.linspace(1, 0.5, 100)
+    spiked = calm.copy()
+    spiked[50] = 1000
+    raw, middle = plots.loss(hand_made(steps=100, loss=spiked)).lines
+    assert np.nanargmax(raw.get_ydata()) == 50 and np.nanmax(raw.get_ydata()) == 1000
+    assert np.nanmax(middle.get_ydata()) <= 1
+
+
+def test_of_three_runs_and_of_short_ones_no_median_is_drawn():
+    study = played("vanishing_gradients")
+    assert len(plots.loss(study).lines) == 3 and "median" not in plots.loss(study).get_title(loc="left")
+    assert len(plots.loss(hand_made(steps=2 * plots.MEDIAN - 1)).lines) == 1
 
 
 def test_each_run_of_a_study_has_its_own_curve():
     study = played("vanishing_gradients")
     lines = thick(plots.loss(study))
     for role, run in study.runs.items():
-        np.testing.assert_allclose(lines[role], run.smoothed(), err_msg=role)
+        np.testing.assert_allclose(lines[role], run["loss"], err_msg=role)
     assert not np.allclose(lines["healthy"], lines["sick"])
 
 
@@ -185,7 +204,7 @@ def test_validation_losses_are_dots_at_their_steps():
 
 def test_a_run_without_validation_has_no_dots():
     run = trained(tiny(evaluate_every=0))
-    assert len(plots.losses(run).lines) == 2
+    assert len(plots.losses(run).lines) == 1
 
 
 def test_validation_accuracy_over_the_steps_of_the_evaluations():
@@ -206,6 +225,7 @@ def test_the_gap_is_shaded_between_training_and_validation():
     for name in ("val_loss", "probe_loss"):
         edge = {(step, round(float(value), 9)) for step, value in zip(run["val_step"], run[name], strict=True)}
         assert edge <= corners, name
+    assert ax.get_yscale() == "linear" and ax.get_ylim()[0] == 0
 
 
 def test_gradient_norms_are_one_line_per_layer_of_the_sick_run():
@@ -423,6 +443,13 @@ def words_of(ax: Axes) -> str:
     return " ".join([ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)])
 
 
+def test_samples_are_drawn_as_one_picture_with_a_row_for_each_run():
+    run = trained(tiny_gpt())
+    alone, together = plots.written(run), plots.written({"first": run, "second": run})
+    assert len(alone.images) == 1 and [each.get_text() for each in together.get_yticklabels()] == ["first", "second"]
+    assert not plots.written(played("learning_rate_too_low").sick).images
+
+
 def test_the_origin_of_a_nan_is_marked_on_the_way_from_inputs_to_gradients():
     bad = hand_made(facts={"first_nonfinite": {"step": 7, "stage": "loss", "place": "softmax"}})
     words = words_of(plots.origin(bad))
@@ -517,7 +544,7 @@ def test_words_go_into_the_file(tmp_path):
 def test_drawing_does_not_change_the_run():
     run = played("learning_rate_too_high").sick
     before = {name: values.copy() for name, values in run.traces.items()}
-    for name in DRAWINGS.keys() - {"attention_entropy"}:
+    for name in DRAWINGS.keys() - {"attention_entropy"} - OF_TOKENS:
         draw(name, run)
     for name, values in before.items():
         np.testing.assert_array_equal(values, run[name], err_msg=name)
@@ -541,3 +568,98 @@ def test_side_by_side_draws_each_instrument_once_with_one_legend():
     ]
     assert [bool(ax.get_legend()) for ax in figure.axes] == [True, False, False]
     assert not plots.side_by_side(study.sick, "loss").axes[0].get_legend()
+
+
+# --- any numbers ----------------------------------------------------------------------------------
+
+
+def test_lines_of_any_numbers_have_a_style_by_name_and_holes_where_a_value_cannot_be_drawn():
+    losses = [torch.tensor(2.0), 1.0, float("nan"), 0.0]
+    ax = plots.lines({"healthy": losses, "mine": ([0, 10], [3.0, 1.0])}, label="loss", log=True)
+    one, other = ax.lines
+    np.testing.assert_array_equal(one.get_ydata(), [2, 1, np.nan, np.nan])
+    assert list(other.get_xdata()) == [0, 10] and one.get_color() == plots.ROLES["healthy"]["color"]
+    assert ax.get_yscale() == "log" and ax.get_ylabel() == "loss" and ax.get_xlabel() == "step"
+    assert ax.get_legend_handles_labels()[1] == ["healthy", "mine"]
+
+
+def test_lines_that_cannot_be_drawn_are_refused():
+    with pytest.raises(RecipeError, match="nothing to draw"):
+        plots.lines({})
+    with pytest.raises(RecipeError, match="'a' has 1 places and 2 values"):
+        plots.lines({"a": ([1], [1, 2])})
+
+
+def test_bars_over_seeds_show_mean_deviation_and_every_value():
+    ax = plots.bars({"none": [0.6, 0.8], "more data": 0.9}, label="accuracy", share=True, reference=("healthy", 0.95))
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([0.7, 0.9])
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["none", "more data"]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first on top
+    dots = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == "o"]
+    assert dots == [[0.6, 0.8]]
+    low, high = ax.collections[0].get_segments()[0][:, 0]
+    assert (high - low) / 2 == pytest.approx(np.std([0.6, 0.8], ddof=1))
+    assert "healthy" in [text.get_text() for text in ax.texts] and ax.get_xlim()[0] == 0
+
+
+def test_given_errors_replace_the_deviation_and_an_axis_that_does_not_begin_at_0_has_points():
+    ax = plots.bars({"a": 0.91, "b": 0.92}, errors={"b": 0.01}, zero=False)
+    assert not ax.patches and ax.get_xlim()[0] > 0.8
+    spans = [np.ptp(segment[:, 0]) for segment in ax.collections[0].get_segments()]
+    assert spans == pytest.approx([0, 0.02])
+
+
+@pytest.mark.parametrize("given", [{}, {"a": []}, {"a": [[1, 2]]}])
+def test_bars_of_nothing_are_refused(given):
+    with pytest.raises(RecipeError, match="a number, or a list of numbers"):
+        plots.bars(given)
+    with pytest.raises(RecipeError, match="errors are given for"):
+        plots.bars({"a": 1}, errors={"b": 1})
+
+
+def test_histograms_put_layers_below_each_other_and_write_the_share_of_zeros():
+    values = np.random.default_rng(0).normal(size=1000)
+    half = np.where(np.arange(1000) < 500, 0, values * 1e-4)
+    groups = {"healthy": {"first": values, "last": values}, "sick": {"first": torch.tensor(half), "last": values}}
+    ax = plots.histograms(groups, log=True, label="size")
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["last", "first"]  # from below
+    assert [text.get_text() for text in ax.texts] == ["50% are 0"]
+    assert ax.get_xscale() == "log" and ax.get_legend_handles_labels()[1] == ["healthy", "sick"]
+    first = next(each for each in ax.patches if each.get_label() == "sick").get_data()
+    assert first.edges[np.argmax(first.values)] < 1e-3  # the sick first layer's gradients are far smaller
+
+
+def test_histograms_of_what_cannot_be_drawn_are_refused_and_of_one_value_are_not():
+    for nothing in ({}, {"healthy": {}}, {"healthy": {"first": [np.nan]}}):
+        with pytest.raises(RecipeError, match="nothing to draw"):
+            plots.histograms(nothing)
+    plots.histograms({"run": {"first": [0.0, 0.0]}}).figure.canvas.draw()
+    with pytest.raises(RecipeError, match="nothing to draw"):
+        plots.histograms({"run": {"first": [0.0]}}, log=True)
+
+
+def test_images_are_a_grid_with_titles_each_in_its_own_range():
+    pictures = torch.rand(5, 1, 4, 4) * 100
+    figure = plots.images(pictures, ["a", "b", "c", "d", "$e"], columns=3)
+    shown = [ax for ax in figure.axes if ax.images]
+    assert [ax.get_title() for ax in shown] == ["a", "b", "c", "d", r"\$e"] and len(figure.axes) == 6
+    assert all(ax.images[0].get_array().max() == pytest.approx(1) for ax in shown)
+    assert plots.images(torch.zeros(2, 3, 4, 4)).axes[0].images[0].get_array().shape == (4, 4, 3)
+    figure.canvas.draw()
+
+
+def test_images_of_another_shape_or_with_too_few_titles_are_refused():
+    with pytest.raises(RecipeError, match=r"shape \(n, 1 or 3, height, width\), got \(4, 4\)"):
+        plots.images(np.zeros((4, 4)))
+    with pytest.raises(RecipeError, match="one title for each of 2 images, got 1"):
+        plots.images(np.zeros((2, 1, 4, 4)), ["a"])
+
+
+def test_a_described_figure_has_its_words_as_alt_text():
+    shown = plots.described(plots.bars({"a": 1}), 'The "a" bar is < 2.')
+    assert repr(shown) == 'The "a" bar is < 2.'
+    page = shown._repr_html_()
+    assert 'alt="The &quot;a&quot; bar is &lt; 2."' in page and "data:image/png;base64," in page
+    assert plots.described(shown.figure, "The same.").figure is shown.figure
+    with pytest.raises(RecipeError, match="a sentence that says what is to be seen"):
+        plots.described(shown.figure, " ")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from labkit.tools.sharpness import perturbed_rise, top_eigenvalue
+from labkit.tools.sharpness import extreme_eigenvalues, perturbed_rise, top_eigenvalue
 
 
 class Quadratic(nn.Module):
@@ -34,7 +34,31 @@ def test_the_top_eigenvalue_of_a_quadratic_with_its_sign(curvatures, at):
     assert found == pytest.approx(top, rel=1e-3)  # negative at a maximum or a saddle
 
 
+@pytest.mark.parametrize("at", [0.0, 1.0])
+@pytest.mark.parametrize("curvatures", [(5.0, 1.0, 0.5), (4.0, -4.0, 1.0), (3.0, -8.0, 1.0), (-4.0, -1.0, -2.0)])
+def test_the_extreme_eigenvalues_also_where_two_have_the_same_size(curvatures, at):
+    found = extreme_eigenvalues(Quadratic(*curvatures, at=at), itself, None, None, iterations=60)
+    assert found == pytest.approx((min(curvatures), max(curvatures)), rel=1e-3)
+
+
+def test_the_lowest_eigenvalue_tells_a_saddle_from_a_minimum():
+    """Two layers of weights near 0: along their common direction down, against each other up."""
+
+    class Product(nn.Module):
+        def __init__(self, at):
+            super().__init__()
+            self.first, self.last = nn.Parameter(torch.tensor([at])), nn.Parameter(torch.tensor([at]))
+
+        def forward(self, x):
+            return (self.first * self.last - 1).square().sum()
+
+    assert extreme_eigenvalues(Product(0.0), itself, None, None) == pytest.approx((-2, 2), rel=1e-3)
+    lowest, highest = extreme_eigenvalues(Product(1.0), itself, None, None)
+    assert lowest == pytest.approx(0, abs=1e-3) and highest == pytest.approx(4, rel=1e-3)
+
+
 def test_no_curvature_is_zero():
+    assert extreme_eigenvalues(Quadratic(0.0, 0.0), itself, None, None) == (0, 0)
     assert top_eigenvalue(Quadratic(0.0, 0.0), itself, None, None) == 0
     linear = nn.Linear(3, 1)
     assert top_eigenvalue(linear, lambda outputs, _: outputs.sum(), torch.ones(2, 3), None) == 0
