@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from labkit.errors import RecipeError
@@ -21,6 +22,7 @@ from labkit.training.state import TrainingState, seeded
 
 PROBE = 512  # training images examined at every validation; a unit that is 0 on all of them counts as dead
 SHARPNESS_SAMPLES = 128  # for the curvature at the end of a run: 10 Hessian-vector products in about 30 ms
+TOKENS_PER_IMAGE = 12  # a probe of 125 sequences of 49 tokens takes about as long as two training steps of 32
 UNFINISHED = ("on request", "interrupted")  # how a run ends that somebody stopped
 EachStep = Callable[[Any], object]  # receives the recorder; to return True stops the run
 
@@ -90,6 +92,7 @@ class Training(TrainingState):
                     if recorder.hopeless or (each_step and each_step(recorder)):
                         self.stopped = "non-finite" if recorder.hopeless else "on request"
                         break
+            self.is_last_evaluation = True
             with self.ended_by_errors(errors):
                 if evaluations:
                     recorder.validate(**recipe.evaluate(self, self.data.val))
@@ -112,7 +115,8 @@ class Training(TrainingState):
         if not instruments:
             return LossRecorder(self.optimizer, self.device)
         x, y = self.data.train
-        probe = x[:PROBE], y[:PROBE]
+        count = few(x, PROBE)
+        probe = x[:count], y[:count]
         options: dict[str, Any] = {"loss": self.recipe.loss, "autocast": self.autocast}
         options["full_every"] = 1 if clips_values(self.recipe) else full_every
         return Recorder(self.model, self.optimizer, probe=probe, **options)
@@ -133,20 +137,26 @@ class Training(TrainingState):
             "device": self.device.type,
             "torch": torch.__version__,
             "weights_sha256": weights_checksum(self.model),
+            "measure": self.recipe.measure,
         }
         if not recorder.hopeless and not self.error:  # no curvature of a net that cannot take a step
             facts |= self.sharpness()
-        return facts | {"seconds": round(time.perf_counter() - began, 3)}
+        return facts | self.noted | {"seconds": round(time.perf_counter() - began, 3)}
 
     def sharpness(self) -> dict[str, float]:
         """Curvature at the end of the run, in float32 and eval mode, on a copy of the net."""
         model = copy.deepcopy(self.model).float().eval()
-        x, y = (part[:SHARPNESS_SAMPLES] for part in self.data.train)
-        measured = (model, self.recipe.loss, x.float(), y)
+        x, y = (part[: few(self.data.train.x, SHARPNESS_SAMPLES)] for part in self.data.train)
+        measured = (model, self.recipe.loss, x.float() if x.is_floating_point() else x, y)
         return {
             "top_eigenvalue": top_eigenvalue(*measured, iterations=10),
             "perturbed_rise": perturbed_rise(*measured),
         }
+
+
+def few(x: Tensor, samples: int) -> int:
+    """How many samples to examine where so many images would be: each token of a sequence costs as much as an image."""
+    return samples if x.is_floating_point() else max(16, TOKENS_PER_IMAGE * samples // x.shape[1])
 
 
 def clips_values(recipe: Recipe) -> bool:

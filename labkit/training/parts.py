@@ -55,6 +55,17 @@ def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.AdamW(**_adam_options(model, recipe))
 
 
+def adamw_on_matrices(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW as language models use it: betas 0.9 and 0.95, weight decay on matrices, none on biases and norms."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = _fusible(parameters)
+    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.95), eps=recipe.adam_eps, fused=fused)
+
+
 def _adam_options(model: nn.Module, recipe: Recipe) -> dict:
     parameters = list(model.parameters())
     options = {"lr": recipe.lr, "eps": recipe.adam_eps, "weight_decay": recipe.weight_decay}
@@ -69,7 +80,7 @@ def _fusible(parameters: list[nn.Parameter]) -> bool:
     return all(parameter.dtype == torch.float32 for parameter in parameters)
 
 
-OPTIMIZERS = (sgd, adam, adamw)
+OPTIMIZERS = (sgd, adam, adamw, adamw_on_matrices)
 
 # --- schedule(step, recipe) -> learning rate ------------------------------------------------------
 # `schedule_steps` is the number of steps that the schedule is made for; None means all steps of the run.
@@ -98,6 +109,13 @@ def warmup_cosine(step: int, recipe: Recipe) -> float:
     return recipe.lr * (1 + math.cos(math.pi * min(1.0, after))) / 2
 
 
+def warmup_cosine_to_tenth(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, then cosine decay to a tenth of the peak, as language models are trained."""
+    if step < recipe.warmup:
+        return warmup_cosine(step, recipe)
+    return 0.1 * recipe.lr + 0.9 * warmup_cosine(step, recipe)
+
+
 def one_cycle(step: int, recipe: Recipe) -> float:
     """Up from lr/25 over the first 30 %, then down to lr/250000 (shape and defaults of torch's OneCycleLR)."""
     position, top = min(1.0, step / max(1, _span(recipe) - 1)), 0.3
@@ -114,7 +132,7 @@ def exponential(step: int, recipe: Recipe) -> float:
     return recipe.lr * recipe.decay ** (step // steps_per_epoch)
 
 
-SCHEDULES = (constant, cosine, cosine_unclamped, warmup_cosine, one_cycle, exponential)
+SCHEDULES = (constant, cosine, cosine_unclamped, warmup_cosine, warmup_cosine_to_tenth, one_cycle, exponential)
 
 
 def _span(recipe: Recipe) -> int:

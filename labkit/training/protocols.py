@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
@@ -89,6 +90,47 @@ class StepPart(Protocol):
     """
 
     def __call__(self, training: TrainingState, x: Tensor, y: Tensor, /) -> None: ...
+
+
+class MaskPart(Protocol):
+    """Which tokens a token may attend to: (queries, keys), True where it may. The queries are the last of the keys."""
+
+    def __call__(self, queries: int, keys: int, device: torch.device, /) -> Tensor: ...
+
+
+class AttendPart(Protocol):
+    """Attention weights from scores (sample, head, query, key) and the mask."""
+
+    def __call__(self, scores: Tensor, mask: Tensor, /) -> Tensor: ...
+
+
+class SplitHeadsPart(Protocol):
+    """(sample, token, width) -> (sample, head, token, width / heads)."""
+
+    def __call__(self, x: Tensor, heads: int, /) -> Tensor: ...
+
+
+class MergeHeadsPart(Protocol):
+    """(sample, head, token, width / heads) -> (sample, token, width)."""
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+
+class PlacesPart(Protocol):
+    """The positions (tokens,) of the next tokens, when `seen` tokens are in the cache; 0 in training."""
+
+    def __call__(self, seen: int, tokens: int, device: torch.device, /) -> Tensor: ...
+
+
+class WritePart(Protocol):
+    """Writes so many tokens after the prompts (samples, tokens), which are not part of the result.
+
+    Called with the net in eval mode. Draw random numbers from `generator`, as `labkit.training.writing.draw` does.
+    """
+
+    def __call__(
+        self, model: nn.Module, prompts: Tensor, tokens: int, temperature: float, generator: Generator, /
+    ) -> Tensor: ...
 
 
 class EvaluatePart(Protocol):

@@ -7,6 +7,7 @@ from dataclasses import Field, dataclass, field
 from typing import Any, Self
 
 from labkit.errors import RecipeError, near
+from labkit.recording.measure import ACCURACY
 from labkit.training import data as datasets
 from labkit.training import models, parts
 from labkit.training.protocols import (
@@ -132,6 +133,8 @@ class Recipe:
     device: str = knob(
         "auto", OneOf(("auto", "cpu", "cuda", "mps")), "where to train; 'auto' takes a GPU if there is one"
     )
+
+    measure = ACCURACY  # what says how good a run is: not an entry here, but a subclass may make it one
 
     __signature__ = _EntriesSignature()
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,9 +26,11 @@ class TrainingState:
     """The model, optimizer, data and precision of a recipe; a recipe's `step` calls the methods in order."""
 
     recorder: LossRecorder  # set when the run begins
+    is_last_evaluation = False  # is the net evaluated after the last step?
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+        self.noted: dict[str, Any] = {}  # facts that parts of the recipe add to those of the run
         self.device = pick_device(recipe.device)
         with seeded(recipe.seed):
             self.data = in_precision(recipe.data(recipe.but(device=self.device.type)), recipe.precision)
@@ -64,6 +66,10 @@ class TrainingState:
         """Let the instruments measure this step. Call it once, after backward and before clip and update."""
         scale = current_scale(self.scaler) if self.scaler.is_enabled() else self.fixed_scale
         self.recorder.look(loss, x, y, scale)
+
+    def unobserved(self) -> contextlib.AbstractContextManager:
+        """For forward passes that are neither training nor validation: the instruments do not see them."""
+        return self.recorder.not_listening()
 
     def clip(self) -> None:
         """Clip the gradients, if the recipe says so."""
@@ -124,8 +130,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def in_precision(data: Data, precision: str) -> Data:
-    """The same data in 16 bits, if the precision is a pure 16-bit one."""
-    if precision not in PURE:
+    """The same data in 16 bits, if the precision is a pure 16-bit one; tokens stay whole numbers."""
+    if precision not in PURE or not data.train.x.is_floating_point():
         return data
     cast = {
         name: getattr(data, name)._replace(x=getattr(data, name).x.to(PURE[precision])) for name in ("train", "val")
