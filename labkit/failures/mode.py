@@ -2,27 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from math import isnan, nan
 from typing import Literal, get_args
 
 from labkit.errors import RecipeError, near
 from labkit.failures.signs import Look
+from labkit.recording.measure import MEASURES, Measure
 from labkit.recording.run import Run
 from labkit.training.recipe import Recipe
 
 DATASETS = ("mnist", "cifar10")
-CLOSE = 0.02  # a cure brings the validation accuracy within 0.02 of the healthy twin
-# Below this validation accuracy a run has not learned. Chance is 0.1; healthy short runs reach 0.91 or more on MNIST
-# and, as perceptrons without convolutions, 0.36 or more on CIFAR-10.
-LEARNED = {"mnist": 0.85, "cifar10": 0.3}
 
 # What a mode can show: traces that can be plotted, and quantities computed from traces (`gap`) or facts of a run.
 Shown = Literal[
     "activation_mean", "activation_saturated", "activation_size", "activation_std", "attention_entropy",
+    "attention_logit", "cache_difference", "leak_changed", "leak_cut", "log_z", "own_token",
+    "position_loss", "position_signal", "shift_loss",
+    "val_stopped", "val_surprise", "word_loss", "written",
     "batch_softmax_distance", "dead", "gap", "grad_max", "grad_mean", "grad_min", "grad_near_zero", "grad_norm",
     "grad_norm_total", "grad_std", "input_max", "input_outliers", "label_entropy", "loss", "loss_scale", "lr",
     "nonlinearity", "origin", "probe_accuracy", "probe_loss", "sample_loss_mean", "sample_loss_variance",
     "train_mode", "twins", "update_norm", "update_ratio", "val_accuracy", "val_confidence", "val_input_mean",
-    "val_input_std", "val_loss", "val_train_mode",
+    "val_input_std", "val_legible", "val_loss", "val_nats", "val_train_mode",
     "val_with_gradients", "weight_norm",
 ]  # fmt: skip
 # What the symptom tree on the poster begins with; its words are in `course/poster/content.py`.
@@ -81,7 +82,7 @@ class FailureMode:
     _: KW_ONLY
     title: str
     cures: dict[str, Recipe]  # description -> recipe; the first is the one that is shown and verified everywhere
-    harm: float  # minimum share of the healthy twin's accuracy above chance that is lost; 0: see `costs`
+    harm: float  # minimum share of the healthy twin's score above chance that is lost; 0: see `costs`
     symptom: str
     mechanism: str
     first_check: str
@@ -91,14 +92,15 @@ class FailureMode:
     shows: Shown  # the trace that identifies it
     knobs: tuple[Knob, ...]
     false_cures: dict[str, Recipe] = field(default_factory=dict)  # plausible fixes that do not help
+    formula: str = ""  # the mechanism as one line of LaTeX, where it has one
     also_causes: tuple[str, ...] = ()  # failures that it causes in turn
     faces: dict[str, dict] = field(default_factory=dict)  # variants: changes made to all recipes alike
     cifar10: dict = field(default_factory=dict)  # further changes to all recipes on CIFAR-10
     not_on_cifar10: str = ""  # why there is no CIFAR-10 version, if there is none
-    costs: str = ""  # what is lost if the accuracy falls little or not at all
-    close: float = CLOSE  # how close the cure comes to the healthy twin, in accuracy
-    limit: str = ""  # why the cure comes no closer, if `close` exceeds CLOSE
-    learned: dict[str, float] = field(default_factory=dict)  # for nets whose healthy runs reach less than LEARNED
+    costs: str = ""  # what is lost if the score falls little or not at all
+    close: float = nan  # how close the cure comes to the healthy twin's score; by default as its measure says
+    limit: str = ""  # why the cure comes no closer, if `close` exceeds that
+    learned: dict[str, float] = field(default_factory=dict)  # for nets whose healthy runs reach less than is usual
     # Places of the fault that count as correct in a diagnosis. Recipe entries go in braces; {departure} is the step at
     # which the run departs from its twin. Empty if the fault is everywhere or nowhere.
     where: tuple[str, ...] = ()
@@ -118,6 +120,8 @@ class FailureMode:
         ):
             if given not in known:
                 raise RecipeError(f"{self.name}: {entry} must be a known name, got {given!r}. {near(given, known)}")
+        if isnan(self.close):
+            object.__setattr__(self, "close", self.measure.close)
         if self.cifar10 and self.not_on_cifar10:
             raise RecipeError(f"{self.name}: has changes for CIFAR-10 (cifar10) and a not_on_cifar10 reason; drop one")
 
@@ -138,9 +142,20 @@ class FailureMode:
         roles = {"healthy": self.healthy, "sick": self.sick, "cured": cured}
         return {role: recipe.but(**setting) for role, recipe in roles.items()}
 
+    @property
+    def measure(self) -> Measure:
+        """What says how good its runs are: the accuracy, unless its recipes say otherwise."""
+        return MEASURES[self.healthy.measure]
+
+    @property
+    def own_data(self) -> str | None:
+        """The name of its healthy recipe's data, where these are not one of DATASETS: MNIST as tokens, for instance."""
+        data = self.healthy.summary()["data"]
+        return None if data in DATASETS else data
+
     def enough(self, dataset: str) -> float:
-        """The validation accuracy above which a run counts as having learned; 0 for an unknown data set."""
-        return (LEARNED | self.learned).get(dataset, 0.0)
+        """The score from which a run counts as having learned; for an unknown data set, any."""
+        return (self.measure.learned | self.learned).get(self.own_data or dataset, self.measure.worst)
 
     def on(self, dataset: str) -> bool:
         """Does it have a version on this data set?"""
@@ -157,5 +172,5 @@ class FailureMode:
             raise RecipeError(f"{self.name} has no face {face!r}. {known}")
         if not self.on(dataset):
             raise RecipeError(f"{self.name} has no CIFAR-10 version: {self.not_on_cifar10}")
-        changes = {"data": dataset} | (self.cifar10 if dataset == "cifar10" else {})
+        changes = ({} if self.own_data else {"data": dataset}) | (self.cifar10 if dataset == "cifar10" else {})
         return changes | (self.faces[face] if face else {})

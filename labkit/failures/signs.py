@@ -72,14 +72,15 @@ def clipped_to(run: Run, sizes: np.ndarray) -> float:
 
 
 def first_weights(run: Run, what: str) -> dict[str, float]:
-    """`units`, `gain` or `alike` of each layer that multiplies by weights, as they were before the first step."""
-    return {name: each[what] for name, each in (run.facts.get("first_weights") or {}).items()}
+    """`units`, `inputs`, `gain` or `alike` of each layer that multiplies by weights, as before the first step."""
+    return {name: each[what] for name, each in (run.facts.get("first_weights") or {}).items() if what in each}
 
 
 def stuck(run: Run, share: float = 0.05) -> bool:
     """Has the loss stayed within this share of its first value?"""
     losses = fixed_loss(run)
-    return len(losses) > 1 and bool(abs(losses[-1] / losses[0] - 1) < share)
+    with np.errstate(all="ignore"):  # a loss that begins at 0
+        return len(losses) > 1 and bool(abs(losses[-1] / losses[0] - 1) < share)
 
 
 @dataclass(frozen=True)

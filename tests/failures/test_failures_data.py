@@ -12,6 +12,8 @@ import labkit
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.data.augmented_validation import rotated_and_shifted
 from labkit.failures.data.class_imbalance import balanced_batches, imbalanced
+from labkit.failures.data.columns_differ_at_validation import learned_soon_and_in_vain
+from labkit.failures.data.target_in_inputs import marked
 from labkit.failures.signs import outlier_batches
 from labkit.recording.sample_log import fingerprints, outlying, pixels
 from labkit.recording.summaries import chance_loss, input_deviation, label_shares, late_loss
@@ -167,7 +169,7 @@ def shuffled_run(
         ({"gradient": 0.25}, True),
         ({"gradient": 0.15}, False),
         ({"update": 1.5e-3}, True),
-        ({"update": 0.7e-3}, False),
+        ({"update": 4e-4}, False),
         ({"inputs": 2e-4}, True),
         ({"inputs": 5e-5}, False),
         ({"dead": 0.84}, True),
@@ -251,16 +253,16 @@ def uneven_run(most=0.46, least=0.01, batch=128, samples=10_000, loss=0.1, valid
     ("changes", "expected"),
     [
         ({}, True),
-        ({"least": 0.1, "most": 0.55}, True),
-        ({"least": 0.1, "most": 0.45}, False),
+        ({"least": 0.03, "most": 0.37}, True),
+        ({"least": 0.03, "most": 0.35}, False),
         ({"samples": 510}, True),
         ({"samples": 490}, False),
         ({"most": 0.998}, True),
         ({"most": 0.9995}, False),
         ({"batch": 13}, True),
         ({"batch": 12}, False),
-        ({"validated": 0.25}, True),
-        ({"validated": 0.15}, False),
+        ({"loss": 1.0, "validated": 2.05}, True),
+        ({"loss": 1.0, "validated": 1.95}, False),
     ],
 )
 def test_class_imbalance(changes, expected):
@@ -515,6 +517,37 @@ def test_validation_that_is_behind_before_anything_can_be_memorised(run, named):
     assert seen("columns_differ_at_validation", run) is named
 
 
+def learned_in_vain(passes=5.9, left=0.5, validated=1.1):
+    """A net that starts slowly, has learned much after some passes through 640 samples, and validates no better."""
+    last = int(passes * 10)  # ten batches of 64 are a pass
+    return hand_made(
+        last, facts={"constant_loss": 1.0, "fresh_steps": 10, "batch_length": 64, "different_samples": 640},
+        val_step=np.array([0, last]), probe_loss=[1.0, left], val_loss=[validated, validated],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (learned_in_vain(), True),
+        (learned_in_vain(passes=6.1), False),  # PASSES: by then it may have memorised
+        (learned_in_vain(left=0.59), True),  # SOON
+        (learned_in_vain(left=0.61), False),
+        (learned_in_vain(validated=0.99), False),
+    ],
+)
+def test_what_is_learned_too_soon_to_be_memorised_should_help_in_validation(run, named):
+    assert (learned_soon_and_in_vain(run) is not None) is named
+
+
+@pytest.mark.parametrize(("kind", "share", "named"), [
+    ("float32", 0.02, True), ("int64", 0.06, True), ("int64", 0.04, False),  # SHARED_TOKENS
+])  # fmt: skip
+def test_more_equal_sequences_of_tokens_than_images_are_no_leak(kind, share, named):
+    facts = {"val_trained_on": share, "batch_length": 32, "dtypes": {"inputs": [kind]}}
+    assert seen("leakage", hand_made(val_input_std=np.ones(5), facts=facts)) is named
+
+
 def test_validation_in_train_mode_is_another_failure():
     run = behind()
     assert not seen(
@@ -539,3 +572,30 @@ def test_only_recent_batches_are_compared_with_validation():
     assert seen("columns_differ_at_validation", dataclasses.replace(run, traces=run.traces | {"loss": losses}))
     late = np.where(np.arange(80) < 36, 5.0, 0.6)
     assert not seen("columns_differ_at_validation", dataclasses.replace(run, traces=run.traces | {"loss": late}))
+
+
+# --- targets among the inputs -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, False),
+        ({"best_column": 0.99995}, True),
+        ({"best_column": 0.9998}, False),
+        ({"probe_tests": {"copied": 0.995}}, True),
+        ({"probe_tests": {"copied": 0.985}}, False),
+        ({"probe_tests": {"copied": 0.1, "future": 0.011}}, True),
+        ({"probe_tests": {"copied": 0.1, "future": 0.009}}, False),
+    ],
+)
+def test_a_target_in_the_inputs_is_named_from_the_share_it_explains_or_the_tokens(facts, expected):
+    assert seen("target_in_inputs", hand_made(facts=facts)) is expected
+
+
+def test_a_mark_gives_away_the_class_and_only_where_it_is():
+    x, y = torch.zeros(20, 1, 28, 28), torch.arange(20) % 10
+    x[:, :, 14] = 3.0
+    images = marked(x, y)
+    assert torch.equal(images[:, :, 2:], x[:, :, 2:])
+    assert images[:, 0, 0, :20].argmax(1).tolist() == [2 * kind for kind in y.tolist()]

@@ -99,8 +99,8 @@ def slow(longer=30.0, gain=0.1, left=0.8, **changes):
 @pytest.mark.parametrize(("run", "named"), [
     (slow(), True),
     (slow(longer=13), True), (slow(longer=12), False),  # LONGER
-    (slow(gain=0.021), True), (slow(gain=0.019), False),  # GAIN
-    (slow(left=0.71), True), (slow(left=0.69), False),  # LEFT
+    (slow(gain=0.013), True), (slow(gain=0.011), False),  # GAIN
+    (slow(left=0.66), True), (slow(left=0.64), False),  # LEFT
     (slow(left=0.94), True), (slow(left=0.96), False),  # FALL
 ])  # fmt: skip
 def test_a_learning_rate_left_low_by_the_best_step(run, named):
@@ -112,6 +112,23 @@ def test_a_loss_that_bounces_is_not_that_of_a_learning_rate_left_low():
         run = slow()
         run.traces["probe_loss"] = CONSTANT * np.array([1.0, 0.9, 0.85, 0.85 + bump, 0.8])
         assert seen("learning_rate_left_low", run) is named
+
+
+@pytest.mark.parametrize(("validated", "named"), [
+    ([1.0, 0.97, 0.94, 0.91, 0.89], True), ([1.0, 0.97, 0.95, 0.93, 0.91], False),  # FOLLOWS: half of the fall of 0.2
+    ([1.0, 0.9, 0.8, 0.8, 0.81], True), ([1.0, 0.9, 0.8, 0.8, 0.82], False),  # TURNED
+])  # fmt: skip
+def test_a_noisy_task_whose_probe_is_memorised_is_no_learning_rate_left_low(validated, named):
+    run = slow()
+    run.traces["val_loss"] = CONSTANT * np.array(validated)
+    assert seen("learning_rate_left_low", run) is named
+
+
+@pytest.mark.parametrize(("before", "named"), [(0.83, True), (0.815, False)])  # STILL: a tenth of the fall of 0.2
+def test_a_loss_that_has_stopped_falling_is_not_that_of_a_learning_rate_left_low(before, named):
+    run = slow()
+    run.traces["probe_loss"] = CONSTANT * np.array([1.0, 0.9, 0.85, before, 0.8])
+    assert seen("learning_rate_left_low", run) is named
 
 
 @pytest.mark.parametrize(("ratio", "gain", "left", "dropouts", "named"), [
@@ -257,10 +274,15 @@ def test_a_huge_sample_that_keeps_coming(times, left, named):
     assert seen("corrupt_sample", run) is named
 
 
-@pytest.mark.parametrize(("samples", "named"), [(12, True), (200, True), (201, False)])  # FEW
-def test_too_few_samples_are_counted(samples, named):
+@pytest.mark.parametrize(("samples", "left", "validated", "named"), [
+    (12, 0.01, 0.9, True), (50, 0.01, 0.9, True), (51, 0.01, 0.9, False),  # HANDFUL
+    (200, 0.01, 1.51, True), (201, 0.01, 1.51, False),  # FEW
+    (200, 0.01, 1.49, False),  # RISE: with so many it may be all they can teach
+    (12, 0.3, 0.71, True), (12, 0.3, 0.69, False), (51, 0.3, 1.51, False),  # APART
+])  # fmt: skip
+def test_too_few_samples_are_counted(samples, left, validated, named):
     run = run_of(
-        probe_loss=np.linspace(1, 0.01, 5), val_loss=np.linspace(1, 0.9, 5), facts={"different_samples": samples}
+        probe_loss=np.linspace(1, left, 5), val_loss=np.linspace(1, validated, 5), facts={"different_samples": samples}
     )
     assert seen("too_few_samples", run) is named
 
@@ -272,22 +294,30 @@ CALM = 4.5e-3  # updates that are neither those of a low learning rate nor those
 
 @pytest.mark.parametrize(("left", "validated", "steps", "expected"), [
     (0.88, 0.9, 200, ["unsure"]), (0.86, 0.9, 200, []),  # UNLEARNED
-    (0.3, 1.01, 200, ["unsure"]), (0.3, 0.99, 200, []),  # USELESS
-    (0.88, 0.9, 40, []),  # too short to tell
+    (0.88, 0.76, 200, ["unsure"]), (0.88, 0.74, 200, []),  # LEARNED: only the probe is difficult
+    (0.3, 1.17, 200, ["unsure"]), (0.3, 1.13, 200, []),  # USELESS
+    (0.88, 0.9, 45, []),  # too short to tell
 ])  # fmt: skip
 def test_a_run_that_learned_nothing_is_unsure(left, validated, steps, expected):
     run = run_of(steps, loss=np.linspace(1, left, steps), probe_loss=np.linspace(1, left, 5),
-                 val_loss=np.linspace(0.99, validated, 5), facts={"probe_tests": HEALTHY},
+                 val_loss=np.linspace(1.2, validated, 5), facts={"probe_tests": HEALTHY},
                  update_ratio=np.full((steps, 3), CALM))  # fmt: skip
     assert [found.name for found in diagnose(run)] == expected
 
 
-@pytest.mark.parametrize(("accuracy", "expected"), [(0.51, []), (0.49, ["unsure"])])
+def test_validation_that_was_useful_once_and_rose_again_is_overfitting():
+    for lowest, expected in ((1.13, []), (1.17, ["unsure"])):  # USELESS
+        run = run_of(probe_loss=np.linspace(1, 0.1, 5), val_loss=[1.2, lowest, 1.3, 1.5, 2.0],
+                     facts={"probe_tests": HEALTHY}, update_ratio=np.full((200, 3), CALM))  # fmt: skip
+        assert [found.name for found in diagnose(run)] == expected
+
+
+@pytest.mark.parametrize(("accuracy", "expected"), [(0.37, []), (0.355, ["unsure"])])
 def test_a_validation_loss_above_a_constant_prediction_may_be_overconfidence(accuracy, expected):
-    """BETTER: over a share of 0.25 of the most frequent class."""
+    """BETTER: 0.15 of the 0.75 that always predicting the most frequent class gets wrong."""
     facts = {"probe_tests": HEALTHY, "classes": 4, "label_shares": [0.25] * 4}
     run = run_of(facts=facts, loss=np.linspace(1, 0.3, 200), probe_loss=np.linspace(1, 0.3, 5),
-                 val_loss=np.linspace(0.99, 1.1, 5), update_ratio=np.full((200, 3), CALM))  # fmt: skip
+                 val_loss=np.linspace(1.2, 1.3, 5), update_ratio=np.full((200, 3), 2e-3))  # fmt: skip
     run.traces["val_accuracy"] = np.linspace(0.25, accuracy, 5)
     run.traces["probe_accuracy"] = np.linspace(0.25, 0.8, 5)
     assert [found.name for found in diagnose(run)] == expected
@@ -324,7 +354,7 @@ def test_confidence_is_what_was_measured():
     assert confidence("learning_rate_too_high", 0.9) < confidence("weight_collapse", 0.9) < 0.97
     given = sum(count for _, count in measured().values())
     mean = sum(confidence(name, 0.0) * count for name, (_, count) in measured().items()) / given
-    assert mean == pytest.approx(0.9, abs=0.02)
+    assert mean == pytest.approx(0.88, abs=0.02)  # never seen before, 0.82 to 0.89 were: calibration.py
 
 
 # --- the smaller ones -----------------------------------------------------------------------------
@@ -382,8 +412,16 @@ def test_a_label_that_belongs_to_a_pair_may_change():
 
 def test_few_samples_are_not_imbalanced_classes():
     for samples, named in ((30, True), (29, False)):  # DIFFERENT
-        facts = {"label_shares": [0.9, 0.1], "classes": 2, "batch_length": 32, "different_samples": samples}
-        assert seen("class_imbalance", run_of(facts=facts, val_loss=np.linspace(1, 3, 5))) is named
+        facts = {"label_shares": [0.95, 0.05], "classes": 2, "batch_length": 32, "different_samples": samples}
+        assert seen("class_imbalance", run_of(facts=facts, val_loss=np.linspace(2, 3, 5))) is named
+
+
+def test_unequal_classes_are_harmful_where_validation_has_other_shares():
+    """GAP: 0.3 of ln 2 is 0.42 of the constant loss, over 0.82 before the second validation and 0.3 at the end."""
+    facts = {"label_shares": [0.95, 0.05], "classes": 2, "batch_length": 32}
+    for first, last, named in ((1.3, 1.0, True), (1.15, 1.0, False), (2.0, 0.75, True), (2.0, 0.65, False)):
+        run = run_of(facts=facts, val_loss=[1.0, first, 1.0, 1.0, last])
+        assert seen("class_imbalance", run) is named
 
 
 def test_weights_that_shrank_behind_a_batch_norm():
@@ -416,8 +454,8 @@ def test_dead_units_are_no_learning_rate_left_low():
         assert seen("learning_rate_left_low", run) is named
 
 
-def test_a_decayed_rate_is_not_left_low():
-    for last, named in ((0.051, True), (0.049, False)):  # DECAYED
+def test_a_decayed_rate_is_judged_by_its_highest():
+    for last, named in ((0.043, True), (0.041, False)):  # LONGER: 30 updates of the end are 12.5 of the highest
         run = slow()
         run.traces["lr"] = np.linspace(0.1, last, len(run))
         assert seen("learning_rate_left_low", run) is named

@@ -5,9 +5,11 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from helpers import hand_made
 
 from labkit.failures.catalogue import FAILURES
+from labkit.recording.recorder import momentum_of
 from labkit.recording.run import NoTrace
 
 MINE = (
@@ -231,3 +233,43 @@ def test_a_warm_up_is_missing_when_the_first_updates_are_violent_and_attention_n
     assert warmup_missing(first_rate=0.016) and not warmup_missing(first_rate=0.014)
     assert warmup_missing(late=0.32) and not warmup_missing(late=0.28)
     assert not warmup_missing(last=np.nan)
+
+
+# --- momentum -------------------------------------------------------------------------------------
+
+WAVES = np.interp(VALIDATIONS, (0, 100, 200, 300, 400), (2.3, 0.6, 1.4, 0.7, 1.1))
+
+
+def flies_past(momentum: float = 0.999, **traces) -> bool:
+    return seen("momentum_too_high", run_of({"momentum": momentum}, **{"probe_loss": WAVES} | traces))
+
+
+def test_momentum_is_too_high_when_the_loss_rises_again_after_small_first_updates():
+    assert flies_past() and flies_past(0.99) and flies_past(1.0)
+    assert flies_past(0.981) and not flies_past(0.979) and not flies_past(0.9)
+    assert not seen("momentum_too_high", run_of(probe_loss=WAVES)), "a run that does not know its momentum"
+    assert FAILURES["momentum_too_high"].signature(run_of({"momentum": 0.999}, probe_loss=WAVES)).onset == 150
+
+
+def test_nor_is_it_momentum_where_the_loss_stays_low_or_the_rate_itself_is_too_high():
+    assert flies_past(update_ratio=0.29) and not flies_past(update_ratio=0.31)
+    for peak, is_seen in ((0.92, True), (0.88, False)):  # 1.5 times the lowest before, 0.6
+        assert flies_past(probe_loss=np.interp(VALIDATIONS, (0, 100, 200, 400), (2.3, 0.6, peak, 0.59))) == is_seen
+    for end, is_seen in ((0.40, True), (0.30, False)):  # 0.15 of ln 10 is 0.345
+        assert (
+            flies_past(probe_loss=np.interp(VALIDATIONS, (0, 100, 200, 250, 400), (2.3, 0.5, 1.2, end, end))) == is_seen
+        )
+    falling = np.linspace(2.3, 0.8, len(VALIDATIONS))
+    assert not flies_past(probe_loss=falling), "slow, and no wave"
+    assert not flies_past(probe_loss=WAVES - 1.0), "losses below 0"
+    for steps in (1, 3, 40):
+        for odd in ({"loss": np.nan}, {"update_ratio": np.nan}, {"probe_loss": np.nan}):
+            assert not seen("momentum_too_high", hand_made(steps, {"momentum": 0.999}, **odd))
+
+
+def test_the_highest_momentum_of_all_optimizers_is_recorded():
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    groups = [{"params": weights[:1]}, {"params": weights[1:2], "momentum": 0.99}]
+    sgd, adam = torch.optim.SGD(groups, lr=0.1), torch.optim.Adam(weights[2:], betas=(0.95, 0.999))
+    assert momentum_of([sgd]) == 0.99 and momentum_of([adam]) == 0.95 and momentum_of([sgd, adam]) == 0.99
+    assert momentum_of([torch.optim.Adagrad(weights)]) == momentum_of([]) == 0

@@ -3,12 +3,15 @@
 Every threshold has a run on either side.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers import hand_made
 
 from labkit.diagnosis.diagnose import diagnose, evidence_of
 from labkit.failures.catalogue import FAILURES
+from labkit.failures.data.labels_shuffled import working
 
 CONSTANT = 0.5  # the loss of the best constant prediction in these runs: far from ln 10
 
@@ -71,7 +74,7 @@ def test_where_a_schedule_made_the_rate_low_the_schedule_is_named_first(decays, 
     assert diagnose(run)[0].name == first
 
 
-def ended(steps=20, left=0.8, ratio=0.02, gain=0.1, last=0.85, **facts):
+def ended(steps=41, left=0.8, ratio=0.02, gain=0.1, last=0.85, **facts):
     """A run that ends early; losses as shares of the loss of a constant prediction."""
     tests = {"loss": CONSTANT * left, "best_loss": CONSTANT * (left - gain)}
     losses = np.repeat([1.0, (1 + last) / 2, last], [len(part) for part in np.array_split(np.ones(steps), 3)])
@@ -87,10 +90,17 @@ def ended(steps=20, left=0.8, ratio=0.02, gain=0.1, last=0.85, **facts):
         (ended(), True),
         (ended(steps=8), True),  # FEWEST
         (ended(steps=7), False),
+        (ended(last=0.98), False),
+        (ended(last=0.98, steps=40), True),  # A_FEW
+        (ended(last=0.98, steps=40, ratio=0.1), True),  # not far: the updates of all layers together count, 0.01
+        (ended(last=0.98, steps=40, left=0.31), True),  # SOME
+        (ended(last=0.98, steps=40, left=0.29), False),
+        (ended(last=0.98, steps=40, gain=0.0095), True),  # ANYTHING
+        (ended(last=0.98, steps=40, gain=0.0085), False),
         (ended(left=0.41), True),  # LEFT
         (ended(left=0.39), False),
-        (ended(ratio=0.049), True),  # TRAVELLED: 20 steps of 0.05 make 1
-        (ended(ratio=0.051), False),
+        (ended(ratio=0.0243), True),  # TRAVELLED: 41 steps of 0.0244 make 1
+        (ended(ratio=0.0245), False),
         (ended(ratio=0.0051), True),  # BUSY
         (ended(ratio=0.0049), False),
         (ended(gain=0.011), True),  # GAIN
@@ -103,6 +113,20 @@ def ended(steps=20, left=0.8, ratio=0.02, gain=0.1, last=0.85, **facts):
 )
 def test_training_that_ends_while_the_loss_falls_steeply(run, named):
     assert seen("training_not_finished", run) is named
+
+
+@pytest.mark.parametrize(("travelled", "named"), [(0.69, True), (0.71, False)])  # NOT_FAR
+def test_training_that_hardly_began_has_not_gone_far(travelled, named):
+    run = ended(last=0.98, steps=40)
+    update = np.full(run["update_norm"].shape, travelled / 40) * run["weight_norm"]
+    assert seen("training_not_finished", dataclasses.replace(run, traces=run.traces | {"update_norm": update})) is named
+
+
+@pytest.mark.parametrize(("update", "named"), [(2.6e-4, True), (2.4e-4, False), (1.1e-3, True)])
+def test_labels_are_to_blame_only_where_each_layer_moves(update, named):
+    """EACH: 0.1 over 400 steps, or BUSY."""
+    run = run_of(400, update_ratio=np.full((400, 3), update))
+    assert working(run) is named
 
 
 # --- dropout --------------------------------------------------------------------------------------
@@ -173,10 +197,12 @@ def test_samples_that_were_memorised_without_an_accuracy(run, named):
     assert seen("too_few_samples", run) is named
 
 
-def uninformative(early=0.95, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradient=0.3, steps=200, first=1.0):
+def uninformative(
+    early=0.97, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradient=0.3, steps=200, first=1.0, last=1.1
+):
     probe = np.array([highest, early, early, left, left])
     return run_of(
-        steps, probe_loss=probe, val_loss=np.r_[first, np.full(4, best)], loss=np.linspace(1, left, steps),
+        steps, probe_loss=probe, val_loss=[first, best, last, last, last], loss=np.linspace(1, left, steps),
         update_ratio=np.full((steps, 3), ratio), grad_norm_total=np.full(steps, gradient),
     )  # fmt: skip
 
@@ -185,23 +211,31 @@ def uninformative(early=0.95, left=0.6, best=1.0, ratio=1e-2, highest=1.0, gradi
     ("run", "named"),
     [
         (uninformative(), True),
-        (uninformative(early=0.91), True),  # LATER
-        (uninformative(early=0.89, highest=0.95), False),
-        (uninformative(left=0.41, highest=0.95), True),  # SOME
-        (uninformative(left=0.39, highest=0.95), False),
-        (uninformative(early=0.66, left=0.1, highest=0.97), True),  # FIRST and MEMORISED
-        (uninformative(early=0.66, left=0.1, highest=0.95), False),
-        (uninformative(early=0.64, left=0.1, highest=0.97), False),
-        (uninformative(best=0.86), True),  # NEVER
-        (uninformative(best=0.84), False),
-        (uninformative(best=0.76, first=0.85), True),  # over the first, where the validation set is easier
-        (uninformative(best=0.66, first=0.77), False),  # EASIER: then something was learned already
-        (uninformative(ratio=5.1e-3), True),  # BUSIER
-        (uninformative(ratio=4.9e-3), False),
+        (uninformative(early=0.96, left=0.96, best=0.8, last=0.8), True),  # NEVER
+        (uninformative(early=0.94, left=0.94, best=0.8, last=0.8), False),
+        (uninformative(early=0.94, left=0.94, best=0.89, last=0.89), True),  # KEEPS
+        (uninformative(early=0.94, left=0.94, best=0.87, last=0.87), False),
+        (uninformative(early=0.91, left=0.91, best=0.95, last=0.95), True),  # NEARLY
+        (uninformative(early=0.89, left=0.89, best=0.95, last=0.95), False),
+        (uninformative(early=0.87, left=0.7, best=0.7, last=0.8), True),  # MEMORISED
+        (uninformative(early=0.85, left=0.7, best=0.7, last=0.8), False),
+        (uninformative(early=0.87, left=0.7, best=0.7, last=0.72), True),  # WORSENS
+        (uninformative(early=0.87, left=0.7, best=0.7, last=0.71), False),
+        (uninformative(early=0.88, left=0.77, best=0.7), True),  # MUCH
+        (uninformative(early=0.88, left=0.79, best=0.7), False),
+        (uninformative(early=0.87, left=0.7, best=0.7, last=0.8, highest=0.96), True),  # FIRST
+        (uninformative(early=0.87, left=0.7, best=0.7, last=0.8, highest=0.94), False),
+        (uninformative(early=0.66, left=0.1, first=0.99), True),  # SLOW
+        (uninformative(early=0.64, left=0.1, first=0.99), False),
+        (uninformative(ratio=3.1e-3), True),  # PATH: 200 steps of 0.003 make 0.6
+        (uninformative(ratio=2.9e-3), False),
+        (uninformative(ratio=7.4e-3, early=1.0, left=0.96, last=0.9), False),  # FAR: while it falls by STILL and more
+        (uninformative(ratio=7.6e-3, early=1.0, left=0.96, last=0.9), True),
+        (uninformative(ratio=7.4e-3, early=0.98, left=0.96, last=0.9), True),
         (uninformative(highest=1.29), True),  # WORSE
         (uninformative(highest=1.31), False),
-        (uninformative(gradient=0.051), True),  # FAINT
-        (uninformative(gradient=0.049), False),
+        (uninformative(gradient=0.011), True),  # FAINT, over a constant loss of 0.5
+        (uninformative(gradient=0.009), False),
         (uninformative(steps=101), True),  # ENOUGH
         (uninformative(steps=99), False),
     ],
@@ -333,6 +367,19 @@ def test_a_large_gradient_is_an_explosion_through_many_layers_only(hidden, norm,
 @pytest.mark.parametrize(("never_trained", "named"), [(["layer1.weight"], True), ([], False)])
 def test_a_body_that_was_trained_before_is_frozen_on_purpose(never_trained, named):
     run = run_of(probe_loss=0.9, facts={"without_gradient": ["layer1.weight"], "never_trained": never_trained})
+    run = type(run)(run.traces, layers=run.layers, parameters=("layer1.weight", "layer2.weight"), facts=run.facts)
+    run.facts["matrices"] = ["layer1", "layer2"]
+    assert seen("frozen_layers", run) is named
+
+
+@pytest.mark.parametrize(("matrices", "left", "named"), [
+    (["layer1", "layer2"], 0.41, True), (["layer1", "layer2"], 0.39, False),  # LEFT
+    (["layer1", "layer2", "layer3"], 0.41, False),  # TRAINED: an adapter beside a frozen projection
+])  # fmt: skip
+def test_frozen_layers_do_harm_where_only_one_layer_can_learn(matrices, left, named):
+    run = run_of(
+        probe_loss=np.linspace(1, left, 5), facts={"without_gradient": ["layer1.weight"], "matrices": matrices}
+    )
     run = type(run)(run.traces, layers=run.layers, parameters=("layer1.weight", "layer2.weight"), facts=run.facts)
     assert seen("frozen_layers", run) is named
 

@@ -66,6 +66,7 @@ failure = FailureMode(
     "other layers.",
     mechanism="With large scores softmax saturates: one token gets all the attention. The scores' gradient is "
     "proportional to p (1 - p), which is 0 at both ends, so the random choice made at init stays.",
+    formula=r"\frac{\partial p_i}{\partial s_j} = p_i (\delta_{ij} - p_j) \to 0 \quad \text{as one } p_i \to 1",
     first_check="The entropy of each head on a fixed batch before the first step: near ln(tokens) is healthy, near 0 "
     "is collapsed. Low entropy after training can be healthy.",
     remedy="Divide the scores by the square root of the head size, use a standard init for queries and keys, or "

@@ -68,6 +68,7 @@ failure = FailureMode(
     symptom="The loss looks normal: it falls from the start. The gradients of some blocks are exactly 0.",
     mechanism="A residual block adds its output to its input. If its units are off for every image, it adds 0 and "
     "receives no gradient. The skip connection carries activations and gradients past it, so the rest learns.",
+    formula=r"y = x + f(x), \quad f(x) = 0 \text{ and } \frac{\partial f}{\partial W} = 0 \text{ for every } x",
     first_check="Gradient norms per layer: exactly 0 at every step, while other layers have gradients, is a dead "
     "block.",
     remedy="Batch normalisation before the activation revives the block. Compare the biases with a fresh init, and "

@@ -59,6 +59,8 @@ failure = FailureMode(
     symptom="The loss stays at chance level, and the gradients of the hidden layers are exactly zero.",
     mechanism="A ReLU passes no gradient where its input is negative, so a unit that is off for every image never "
     "gets an update.",
+    formula=r"\frac{\partial L}{\partial w} = \frac{\partial L}{\partial h} \, [w x + b > 0] \, x = 0 \quad "
+    r"\text{if } w x + b < 0 \text{ for every } x",
     first_check="Share of units that are zero on a whole probe set, per layer. Zeros on a single batch do not mean "
     "dead.",
     remedy="Batch normalisation or leaky ReLU revives the units. Find the cause too: biases, init, or one step with "

@@ -58,6 +58,8 @@ failure = FailureMode(
     "has lowered the learning rate again.",
     mechanism="Steps of a tenth of a layer's size move weights and biases so far that units end up off for every "
     "image. A dead unit has no gradient, so a lower learning rate comes too late. Eventually all units die.",
+    formula=r"b - \eta \, \frac{\partial L}{\partial b} \ll -\max_x |w x| \quad \Rightarrow \quad [w x + b > 0] = "
+    r"0 \text{ for every } x",
     first_check="Share of dead units per layer over time, next to the learning rate: alive at the start, dead when "
     "the learning rate is near its peak.",
     remedy="Lower the peak learning rate: by a factor of 30 here. Warmup only delays the failure and clipping does "

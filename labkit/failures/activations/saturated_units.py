@@ -53,6 +53,7 @@ failure = FailureMode(
     "layer, and an accuracy that stops far below the healthy twin's.",
     mechanism="784 weights of size 1 give sums of size 25, and tanh is flat beyond 3. A unit that always outputs +1 "
     "or -1 says little about the image and passes back almost no gradient.",
+    formula=r"\tanh'(z) = 1 - \tanh^2(z), \qquad \tanh'(3) \approx 0.01",
     first_check="A histogram of each layer's activations before the first step: two spikes at the ends mean "
     "saturation.",
     remedy="An init that keeps the sums near 1 (Xavier for tanh and sigmoid), normalised inputs, or a normalisation "

@@ -174,6 +174,7 @@ failure = FailureMode(
     "for all images gets no update any more, as a dead unit does, and cannot be predicted again. Tanh and sigmoid keep "
     "logits within 1 of 0, so cross-entropy cannot fall below 0.80 or 1.46 for ten classes; the accuracy suffers less, "
     "by 0 to 7 points on MNIST.",
+    formula=r"\frac{\partial L}{\partial z_k} = (p_k - y_k) \, [z_k > 0]",
     first_check="The smallest and the largest output on a few images: logits have any sign and size. A minimum of "
     "exactly 0, or a maximum of exactly 1, is an activation.",
     remedy="End the net with a linear layer and pass its outputs to a loss for logits. Where outputs are built in a "

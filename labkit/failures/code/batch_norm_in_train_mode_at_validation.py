@@ -63,6 +63,8 @@ failure = FailureMode(
     mechanism="In train mode batch norm subtracts the mean of the current batch. In a batch of one class, that mean "
     "is what distinguishes the class, so normalisation removes it. Each pass also updates the running statistics, and "
     "no_grad() does not prevent it.",
+    formula=r"\hat{x} = \frac{x - \mu_{\text{batch}}}{\sigma_{\text{batch}}} \quad \text{instead of} \quad "
+    r"\frac{x - \mu_{\text{running}}}{\sigma_{\text{running}}}",
     first_check="model.training during validation: it must be False. Then shuffle the validation set and compare.",
     remedy="Call model.eval() before validation and model.train() after it. Large shuffled batches only hide the bug.",
     reference="Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal "

@@ -73,6 +73,8 @@ failure = FailureMode(
     mechanism="In train mode batch norm uses the statistics of the batch, in eval mode the running ones. PyTorch's "
     "momentum is the weight of the new statistics, so with 0 the running mean stays at 0 and the variance at 1, which "
     "fit no layer. The error multiplies from layer to layer.",
+    formula=r"\mu \leftarrow (1 - m) \, \mu + m \, \mu_{\text{batch}}, \qquad m = 0 \Rightarrow \mu = 0, \ "
+    r"\sigma^2 = 1",
     first_check="running_mean and running_var of one batch norm after a few steps: they should no longer be 0 and 1.",
     remedy="Set momentum to 0.1, or to None for a plain average. In TensorFlow and Keras momentum is the weight of the "
     "old statistics: their 0.99 is PyTorch's 0.01. To repair a trained net, set the momentum and run training images "

@@ -63,6 +63,7 @@ failure = FailureMode(
     mechanism="A weight multiplies the gradient of its class. If one class weighs a thousand times as much as the "
     "others, a mistake in them costs nothing, and the net is paid for predicting the heavy class. It happens where "
     "weights are computed from wrong counts, given in another order than the classes, or squared by mistake.",
+    formula=r"L = \frac{\sum_i w_{y_i} \ell_i}{\sum_i w_{y_i}} \approx \text{mean of } \ell_i \text{ over one class}",
     first_check="Print the weights beside the number of samples of each class; weight times count should be about "
     "equal. Then count how often each class is predicted.",
     remedy="Weigh each class by the inverse of its count, normalised to a mean of 1, or by the square root of that; or "

@@ -62,6 +62,7 @@ failure = FailureMode(
     mechanism="A tensor records the operations that produced it, and backward follows this graph. detach(), "
     "no_grad(), .item() or a conversion to NumPy keep the value and drop the graph. If every weight is frozen, there "
     "is no graph at all.",
+    formula=r"\frac{\partial L}{\partial \theta} \text{ has no path: } L \not\leftarrow \theta",
     first_check="Print loss.grad_fn just before backward: None means the graph is cut. Then go back line by line "
     "until it is there.",
     remedy="Call backward on the loss as it was computed, and detach only the copy that you log. Do not silence the "

@@ -63,6 +63,7 @@ failure = FailureMode(
     symptom="The validation accuracy is several points too low, and two validations of the same net disagree.",
     mechanism="In train mode dropout draws a new mask at every pass, so each image is classified by a random half of "
     "the net. The weights are fine: only the evaluation is noisy and too pessimistic.",
+    formula=r"\hat{y}(x, m) \neq \hat{y}(x, m') \quad \text{for two random masks } m, m'",
     first_check="Validate twice without training in between: any difference means that something random is still on.",
     remedy="Call model.eval() before validation and model.train() after it. Averaging many such passes is a method of "
     "its own (Monte Carlo dropout); a single pass is a mistake.",

@@ -60,6 +60,7 @@ failure = FailureMode(
     "scale.",
     mechanism="In eval mode batch norm uses the running statistics, which are only updated in train mode. They keep "
     "their last values, here mean 0 and variance 1, so raw pixels pass through the net unnormalised.",
+    formula=r"\hat{x} = \frac{x - 0}{\sqrt{1 + \epsilon}} \approx x \quad \text{whatever the batch}",
     first_check="assert model.training at the top of every training step.",
     remedy="Call model.train() at the start of each epoch, not once before the loop. On normalised inputs the bug is "
     "almost invisible (91 % instead of 94), so check the mode and not only the loss.",

@@ -136,6 +136,7 @@ failure = FailureMode(
     "only delays it.",
     mechanism="A step along the gradient makes the loss larger, as reliably as one against it makes it smaller. The "
     "further the weights go, the steeper it gets.",
+    formula=r"L(\theta + \eta \nabla L) \approx L(\theta) + \eta \, \lVert \nabla L \rVert^2",
     first_check="The loss of one batch before and after a single small step on it: it must fall.",
     remedy="Look for a minus sign too many or too few: in the loss, in a reward, in a hand-written update "
     "(weight += lr * gradient), maximize=True in the optimizer, or a negative learning rate.",

@@ -70,6 +70,7 @@ failure = FailureMode(
     mechanism="The difference of a column and a row is a matrix: each prediction minus each target of the batch. A "
     "prediction is then best near the mean of all targets, whatever its input. There is no error, and mse_loss only "
     "warns.",
+    formula=r"L = \frac{1}{N^2} \sum_{i, j} (\hat{y}_i - y_j)^2 \quad \Rightarrow \quad \hat{y}_i = \bar{y}",
     first_check="Print outputs.shape and targets.shape where the loss is computed; the element-wise loss must have one "
     "entry per sample. Or pass the targets themselves as outputs: the loss must be 0.",
     remedy="Make both shapes equal with outputs.squeeze(1) or targets.unsqueeze(1), and assert outputs.shape == "

@@ -140,12 +140,14 @@ failure = FailureMode(
     mechanism="Absolute error is minimised by the median. For each class nine of ten one-hot targets are 0, so their "
     "median is 0, and the gradient of the nine zeros outvotes the single 1 in almost every batch. Predicting 0 for all "
     "ten classes has a loss of 1 / 10, whatever the image.",
+    formula=r"\mathrm{argmin}_c \sum_i |y_i - c| = \mathrm{median}(y) = 0",
     first_check="The loss of the best constant prediction, here 0.1, beside the loss of the run; then the outputs of a "
     "few images: all near 0, and all alike.",
     remedy="Use cross-entropy on logits for classes: its gradient is the error in probability, and large for a class "
     "that is wrongly ruled out. Squared error works, but ends 1 to 3 points lower here: it is minimised by the mean, "
     "which is the probability. Absolute error is for regression with outliers.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 6.2.1.2",
+    also_causes=("loss_scaled_down",),  # its gradients are far smaller than those of the loss that fits
     looks="stops too high",
     shows="activation_mean",
     knobs=(

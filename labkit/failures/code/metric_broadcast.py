@@ -63,6 +63,7 @@ failure = FailureMode(
     "evaluation to the last.",
     mechanism="`argmax(keepdim=True)` returns a column. Compared with a row of labels, it broadcasts to an N by N "
     "table of all pairs. Its mean is the share of pairs that happen to agree: one in ten.",
+    formula=r"\frac{1}{N^2} \sum_{i, j} [\hat{y}_i = y_j] \approx \sum_k p_k q_k",
     first_check="The shape of `predicted == labels`: it must be (N,). Or use the loss: an accuracy below 1 - loss / "
     "ln 2 is impossible.",
     remedy="Give both the same shape, and assert it. Test a metric on a case with a known result before you trust it.",

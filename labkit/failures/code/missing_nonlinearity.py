@@ -65,6 +65,7 @@ failure = FailureMode(
     "and more steps change nothing.",
     mechanism="A linear function of a linear function is linear: W2 (W1 x) = (W2 W1) x. The net can only separate "
     "classes by planes, as logistic regression does.",
+    formula=r"W_2 (W_1 x) = (W_2 W_1) \, x",
     first_check="The outputs midway between two inputs: if they are the mean of both outputs, up to rounding, the net "
     "is linear.",
     remedy="Put an activation after every hidden layer: nn.ReLU() in the Sequential, or F.relu in forward. An "

@@ -61,6 +61,7 @@ failure = FailureMode(
     mechanism="no_grad() stops gradients, not batch norm: every pass in train mode moves the running mean and "
     "variance towards the current images. After passes on brighter images the statistics no longer fit the training "
     "images.",
+    formula=r"\mu \leftarrow 0.9 \, \mu + 0.1 \, \mu_{\text{other images}}",
     first_check="The loss on the same batch in train mode and in eval mode: the two should be close.",
     remedy="Use eval mode for every pass that is not training: inspection, warm-up, calibration. To repair a poisoned "
     "net, run training images through it once in train mode.",

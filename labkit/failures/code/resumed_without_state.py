@@ -79,6 +79,7 @@ failure = FailureMode(
     mechanism="A checkpoint with only the weights restarts the schedule at step 0: the learning rate climbs back to "
     "its peak, and the optimizer has lost its state. The large steps undo progress, and the run ends before it can "
     "converge again.",
+    formula=r"\eta(t_{\text{resumed}}) = \eta_{\max} \gg \eta(t), \qquad m = v = 0",
     first_check="The learning rate over the whole job, across the restart: it must not jump.",
     remedy="Save and restore weights, optimizer, scheduler, step count and loss scaler together. After a restart, "
     "compare the first loss and learning rate with the last ones before it.",

@@ -55,6 +55,7 @@ failure = FailureMode(
     "fixed batch the loss stays identical to the last bit, from the first step to the last.",
     mechanism="torch.tensor(loss.item(), requires_grad=True) is a new leaf without history. backward() fills the "
     "gradient of that leaf and stops there without an error. The optimizer skips weights whose gradient is None.",
+    formula=r"\frac{\partial L'}{\partial L'} = 1, \qquad \frac{\partial L'}{\partial \theta} = 0",
     first_check="Look for parameters whose .grad is None after the first backward, and check the loss on a fixed "
     "batch.",
     remedy="Remove the wrapping and call backward on the tensor that the loss function returned. An error about "

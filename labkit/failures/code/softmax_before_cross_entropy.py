@@ -66,6 +66,7 @@ failure = FailureMode(
     mechanism="cross_entropy applies a softmax of its own. Given probabilities, it sees logits that differ by at most "
     "1, so the most confident prediction still counts as e / (e + 9): the loss ends at 1.461, and the derivatives of "
     "two softmaxes multiply.",
+    formula=r"L \geq -\ln \frac{e}{e + 9} \approx 1.46",
     first_check="The net's outputs on a few images: logits have any sign and size, probabilities add up to 1.",
     remedy="Remove the softmax from the net and pass the logits to cross_entropy; use softmax only to show "
     "probabilities. log_softmax before cross_entropy is harmless: twice equals once.",

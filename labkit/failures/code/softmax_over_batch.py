@@ -96,6 +96,7 @@ failure = FailureMode(
     mechanism="Over 128 images each output is about 1 / 128, so cross_entropy sees logits that are all alike and "
     "passes back almost no gradient; a larger batch makes it worse. With log_softmax and nll_loss the loss starts at "
     "ln(batch size), 4.85, and the net does learn: to find the images of a class, not the class of an image.",
+    formula=r"p_{ik} = \frac{e^{z_{ik}}}{\sum_j e^{z_{jk}}} \approx \frac{1}{N}",
     first_check="Sum the outputs over the classes and over the batch. Or run one image alone and again within a batch: "
     "its outputs must be the same.",
     remedy="Pass the logits to cross_entropy. Where you need probabilities, write dim=-1 or dim=1; a softmax without "

@@ -75,6 +75,8 @@ failure = FailureMode(
     mechanism="An optimizer keeps the list of tensors it was given. A layer that replaces another later is not in it: "
     "the optimizer keeps updating the old head, and the body must adapt to a random one. optimizer.zero_grad() does "
     "not reach the new head either, so its gradient accumulates.",
+    formula=r"\theta_{\text{new}} \notin \text{optimizer} \quad \Rightarrow \quad \theta_{\text{new}}(t) = "
+    r"\theta_{\text{new}}(0)",
     first_check="Compare the ids of model.parameters() with those in optimizer.param_groups.",
     remedy="Change the net first and build the optimizer last, also after loading, tying or converting layers. For a "
     "layer added later, use optimizer.add_param_group().",

@@ -59,6 +59,7 @@ failure = FailureMode(
     "healthy.",
     mechanism="backward() only stores gradients in .grad. Updating the weights is the job of optimizer.step(), which "
     "is never called.",
+    formula=r"\theta_{t+1} = \theta_t",
     first_check="Compare one weight before and after a step, bit by bit: if it is equal, while gradient and learning "
     "rate are above 0, no step was made.",
     remedy="Call optimizer.step() once per batch, after backward. With GradScaler it is scaler.step(optimizer); with "

@@ -100,6 +100,8 @@ failure = FailureMode(
     "learning rate that worked before. Twice the batch size gives twice the loss.",
     mechanism="With reduction='sum' the gradient grows with the batch: for 128 images it is 128 times the mean, so a "
     "harmless learning rate of 0.1 acts like 12.8.",
+    formula=r"\nabla \sum_{i=1}^{N} \ell_i = N \, \nabla \bar{\ell} \quad \Rightarrow \quad "
+    r"\eta_{\text{effective}} = N \eta",
     first_check="The first loss: about ln(classes) for a mean, batch size times ln(classes) for a sum.",
     remedy="Average over the batch, or divide the learning rate by the batch size, which is equivalent. Adam hides "
     "the bug because it is invariant to the scale; clipping and weight decay are not.",

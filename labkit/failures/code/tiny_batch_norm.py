@@ -49,6 +49,7 @@ failure = FailureMode(
     symptom="The training loss hardly falls, and it is higher in train mode than in eval mode on the same images.",
     mechanism="The mean and variance of two images are poor estimates for all images. Each output depends on the "
     "random other image in the batch, and normalising two values keeps little more than which one is larger.",
+    formula=r"N = 2: \quad \hat{x}_i = \frac{x_i - \mu}{\sigma} = \pm 1",
     first_check="The number of images per device and step. With batch norm, fewer than 8 is suspicious; a batch of 1 "
     "raises an error.",
     remedy="Layer norm or group norm, which normalise each image on its own, or larger batches. Gradient accumulation "

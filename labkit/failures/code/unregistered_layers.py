@@ -82,6 +82,8 @@ failure = FailureMode(
     mechanism="nn.Module finds its layers among its attributes. It does not look inside a Python list or dict: "
     "parameters() omits these layers, so the optimizer never updates them, .to(device) does not move them, and "
     "state_dict() does not save them.",
+    formula=r"\theta_{\text{hidden}} \notin \text{parameters}() \quad \Rightarrow \quad \theta_{\text{hidden}}(t) "
+    r"= \theta_{\text{hidden}}(0)",
     first_check="Print the net, or sum(p.numel() for p in model.parameters()), and compare with your own count.",
     remedy="Put layers into nn.ModuleList, nn.ModuleDict or nn.Sequential, and single tensors into nn.Parameter.",
     reference="PyTorch documentation, torch.nn.ModuleList (2.13)",

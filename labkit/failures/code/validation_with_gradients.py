@@ -51,6 +51,7 @@ failure = FailureMode(
     "out.",
     mechanism="With gradients on, autograd keeps the input of every layer until backward, which never comes. `eval()` "
     "does not prevent it: it only changes dropout and batch norm.",
+    formula=r"\text{memory} \propto \text{batch} \times \sum_l \text{width}_l \quad \text{instead of} \quad \max_l",
     first_check="`torch.is_grad_enabled()` during validation, or whether its loss has a `grad_fn`.",
     remedy="Decorate validation with `torch.no_grad()` or `torch.inference_mode()`, and log numbers, not tensors.",
     reference="PyTorch documentation, Autograd mechanics (2024), section on locally disabling gradient computation",

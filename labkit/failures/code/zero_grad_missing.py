@@ -76,6 +76,7 @@ failure = FailureMode(
     "growing, and its curve is unusually smooth.",
     mechanism="backward() adds to .grad and never overwrites it. Without zero_grad() the step follows the sum of all "
     "gradients since the start: momentum without decay, which overshoots every minimum.",
+    formula=r"\theta_{t+1} = \theta_t - \eta \sum_{s \leq t} g_s",
     first_check="The gradient norm over time: a healthy one is noisy from batch to batch, a sum rises in a smooth "
     "line.",
     remedy="Call optimizer.zero_grad() once per step, before backward. Clipping to 1 hides the bug, because it "

@@ -69,6 +69,7 @@ failure = FailureMode(
     "same net differ.",
     mechanism="The net is evaluated on images unlike those it was trained on or will see in production. The net is "
     "healthy; the measurement is not.",
+    formula=r"p_{\text{val}}(x) \neq p_{\text{use}}(x)",
     first_check="Validate the same net twice: both results must be identical. Then look at the images.",
     remedy="Give each split its own transform: random ones only for training, and for validation only what happens in "
     "production.",

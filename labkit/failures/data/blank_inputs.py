@@ -53,6 +53,7 @@ failure = FailureMode(
     symptom="The loss stays at chance level from the first step, on the training set too.",
     mechanism="With only zeros as input, only the biases matter, and they can only learn the class frequencies. The "
     "weights of the first layer receive no gradient at all.",
+    formula=r"x = 0 \quad \Rightarrow \quad \frac{\partial L}{\partial W_1} = \delta \, x^\top = 0",
     first_check="One batch just before it enters the net: its largest value, its standard deviation, a plot.",
     remedy="Find what blanks the images: an inverted mask, a second division of integers by 255, a failed decode that "
     "returns zeros.",

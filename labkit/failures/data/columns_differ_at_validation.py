@@ -23,6 +23,10 @@ LEARNED, LOST = 0.7, 0.5
 # Fall of the validation loss over that of the probe's, both as logarithms, from the first evaluation on: up to 0.1
 # here; healthy 0.3 to 1. A validation loss in another unit, such as a sum, falls as it does in a healthy run.
 ALIKE = 0.2
+# Where a net starts slowly there is no such gap in the first pass. After at most PASSES through the samples this much
+# is left on the probe, and validation was never below a constant prediction: no net memorises so fast (shuffled labels
+# 0.7 and more), so what it has learned should help there. Three programs: 0.04 to 0.6.
+PASSES, SOON = 6, 0.6
 STRETCHED = 1.5  # ratio of the standard deviations: healthy 1.02; another scale is another failure
 CHANGED = 0.5  # share of the validation inputs that are new each time: augmented; healthy 0
 
@@ -37,6 +41,11 @@ def evaluate_transposed(training, split) -> dict:
 sick = healthy.but(evaluate=evaluate_transposed)
 
 
+def never_repeats(run: Run) -> bool:
+    """Is every sample new? Then nobody knows how long a pass is: with augmentation a sample may come in many forms."""
+    return run.facts.get("fresh_steps", 0) >= run["val_step"][-1]
+
+
 def first_gap(run: Run) -> tuple[float, int]:
     """Validation loss minus training loss in the first pass, where no sample came twice, over that of a constant.
 
@@ -47,7 +56,7 @@ def first_gap(run: Run) -> tuple[float, int]:
     fresh = np.flatnonzero((steps >= SOME) & (steps <= run.facts.get("fresh_steps", 0)))
     if not len(fresh):
         return 0.0, 0
-    place = int(fresh[-1])
+    place = int(fresh[0] if never_repeats(run) else fresh[-1])
     rows = run["step"] < steps[place]
     trained = max(float(run["loss"][rows][-RECENT:].mean()), float(run["probe_loss"][place]))
     return (float(run["val_loss"][place]) - trained) / chance_loss(run), int(steps[place])
@@ -67,6 +76,23 @@ def is_measured_otherwise(run: Run) -> bool:
     return stretched or run.facts.get("val_changed", 0.0) > CHANGED or run["val_train_mode"][-1] > 0
 
 
+def learned_soon_and_in_vain(run: Run) -> Evidence | None:
+    """Was much learned before anything could be memorised, and validation was never better than a constant?"""
+    size, samples = run.facts.get("batch_length") or 0, run.facts.get("different_samples") or 0
+    early = run["val_step"] * size <= PASSES * samples
+    left, validated = unexplained(run)[early], run["val_loss"] / chance_loss(run)
+    if never_repeats(run) or not len(left) or not left.min() < SOON or not validated.min() > 1:
+        return None
+    return Evidence(
+        seen=f"within {PASSES} passes through the samples the loss on the probe falls to {left.min():.2f} of that of a "
+        f"constant prediction, and in validation it is never below {validated.min():.2f}",
+        usual="a validation loss that falls at first as that of the probe does",
+        onset=0,
+        place="validation set",
+        confidence=0.65,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
     with np.errstate(all="ignore"):
         left, lost = unexplained(run)[-1], run.gap[-1] / chance_loss(run)
@@ -74,7 +100,7 @@ def signature(run: Run) -> Evidence | None:
         return None
     apart, (gap, step) = run.facts.get("val_columns_apart", 0.0), first_gap(run)
     if not (gap > FIRST or apart > APART):
-        return None
+        return learned_soon_and_in_vain(run)
     early = (
         f"after {step} steps, before any sample came again, validation is worse than new batches by {gap:.2f} of the "
     )
@@ -107,6 +133,7 @@ failure = FailureMode(
     mechanism="A net knows its inputs by their places. If the columns of a table are sorted by another rule, if images "
     "are stored with rows and columns swapped, or if categories were numbered again, it receives values of the usual "
     "size that mean something else.",
+    formula=r"\hat{y}(P x) \neq \hat{y}(x) \quad \text{for a permutation } P",
     first_check="Mean and standard deviation of each column, of the training and the validation inputs, side by side; "
     "for images the mean image. Where all columns are alike, compare their names.",
     remedy="Select columns by name, in one function for both sets, and save the list with the net. Check shapes and "

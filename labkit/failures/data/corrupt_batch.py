@@ -53,6 +53,7 @@ failure = FailureMode(
     symptom="The loss suddenly jumps by orders of magnitude at one step, and the net does not recover.",
     mechanism="The gradient grows with the inputs and with the error of the predictions; here both are large for all "
     "128 images at once. One step moves the weights far away and leaves units dead.",
+    formula=r"\lVert \nabla L \rVert \propto \lVert x \rVert \, \lVert \hat{y} - y \rVert",
     first_check="Gradient norm and largest input at the step of the jump: if both jump together, inspect that batch.",
     remedy="Clip the gradient norm, or skip steps whose gradient is ten times the usual, so that one batch can only "
     "do limited harm. Then find the file it came from.",

@@ -90,6 +90,7 @@ failure = FailureMode(
     "completely.",
     mechanism="The gradient of a sample grows with its size. One image out of 128 that is 300 times too large "
     "dominates the gradient of the batch, and the step is just as large.",
+    formula=r"\nabla L = \frac{1}{N} \sum_i g_i, \qquad \lVert g_1 \rVert \gg \sum_{i > 1} \lVert g_i \rVert",
     first_check="Gradient norm and largest input at the step of the jump; then look at the images of that batch.",
     remedy="Check ranges when you load the data. Clipping the gradient norm limits the effect of any such batch, and "
     "skipping steps with an extreme gradient drops it. Find the sample anyway.",

@@ -4,7 +4,7 @@ import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
-from labkit.recording.summaries import chance_loss, input_deviation, unexplained
+from labkit.recording.summaries import chance_loss, has_tokens, input_deviation, unexplained
 from labkit.training.recipe import Recipe
 
 # Standard deviation of a training batch. Normalised inputs: 1; pixels from 0 to 1: 0.3; raw pixels: 60 to 80.
@@ -45,7 +45,7 @@ def signature(run: Run) -> Evidence | None:
     violent = np.flatnonzero(ratio > VIOLENT)
     if run.facts.get("batch_norms"):  # handles any scale: if such a net diverges, it has another cause
         return None
-    if any("int" in kind for kind in run.facts.get("dtypes", {}).get("inputs", ())):  # tokens and ids have no scale
+    if has_tokens(run):
         return None
     if not width > WIDE or not np.isfinite(run["loss"][0]):
         return None
@@ -84,6 +84,7 @@ failure = FailureMode(
     "chance level, because every unit is dead.",
     mechanism="The gradient of a weight is proportional to its input, so pixels of 255 make steps a hundred times too "
     "large. All pixels are positive too, so all weights of a unit are pushed in the same direction at once.",
+    formula=r"\frac{\partial L}{\partial W_1} = \delta \, x^\top, \qquad x \in [0, 255]",
     first_check="Mean and standard deviation of one training batch, as the net receives it: close to 0 and 1.",
     remedy="Subtract the mean and divide by the standard deviation of the training set, in training and in "
     "validation. Batch normalisation after the first layer also works. A lower learning rate only makes training slow.",

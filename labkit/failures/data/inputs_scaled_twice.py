@@ -72,6 +72,7 @@ failure = FailureMode(
     "no warning says that the images are almost blank.",
     mechanism="The gradient of a weight is proportional to its input, so the first layer learns hundreds of times "
     "more slowly. Its biases are much larger than what the images add, so every image gives nearly the same output.",
+    formula=r"\frac{\partial L}{\partial W_1} = \delta \, x^\top, \qquad x \in \left[0, \tfrac{1}{255}\right]",
     first_check="Mean, standard deviation and largest value of one training batch, as the net receives it: a largest "
     "value of 0.004 is 1/255.",
     remedy="Scale in one place: ToTensor() already divides by 255. Then normalise to mean 0 and standard deviation 1. "

@@ -61,6 +61,7 @@ failure = FailureMode(
     "change.",
     mechanism="Over the epochs every image comes with every label, so the best prediction is always the same: the "
     "class frequencies. Not even memorising is possible.",
+    formula=r"p(y \mid x) = p(y) \quad \Rightarrow \quad \min L = -\sum_k p_k \ln p_k",
     first_check="Follow one image through two epochs, and compare its labels.",
     remedy="Draw images and labels with the same index, in one place. Overfitting a single batch does not find this "
     "bug: within one batch each image has one label.",

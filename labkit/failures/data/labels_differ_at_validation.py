@@ -71,6 +71,7 @@ failure = FailureMode(
     mechanism="A net that has learned its classes is confident of them. If the same classes have other numbers in the "
     "validation set, each confident prediction is wrong: one file counts from 1 and the other from 0, folders were "
     "sorted by another rule, or a label encoder was fitted again on the validation set.",
+    formula=r"L_{\text{val}} = -\ln p_{\pi(y)}(x) \gg -\ln p_y(x)",
     first_check="Show a few validation images with their labels, next to training images with the same labels. Then "
     "the confusion matrix: one full entry in each row, away from the diagonal.",
     remedy="Build the table from class names to numbers once, from the training set, and save it with the net. Never "

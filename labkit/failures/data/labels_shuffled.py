@@ -35,16 +35,20 @@ KEPT = 0.25
 SAME = 0.1  # share of repeated samples whose label changes; shuffled once: 0
 EVEN = 0.5  # share of the most frequent class; healthy: 0.10 to 0.12. Above that, chance level is another loss
 NOT_BLANK = 1e-4  # standard deviation of the inputs
-# Other tasks, over the loss of a constant prediction: what is left on the probe after a quarter of the evaluations
-# (small healthy programs 0.05 to 0.6, shuffled targets 0.93 to 1.1), at the end (memorising gets to 0.46), and the best
-# validation over 1 or the first (healthy 0.03 to 0.6; shuffled 0.86 to 1.3). BUSIER: the median update of the layer
-# that moves most; shuffled 8e-3 to 2e-2, a learning rate that is too low up to 3.4e-3. FAINT: gradient norm; shuffled
-# 0.07 to 3.
-EVALUATIONS, LATER, SOME, NEVER, BUSIER, FAINT = 4, 0.9, 0.4, 0.85, 5e-3, 0.05
-# Nets that memorise fast: the same at the first evaluation and after a quarter. Shuffled 0.97 to 1.01 and 0.7 to 0.9;
-# where only the validation set differs 0.6 to 0.95, and 0.1 to 0.6: what is learned helps with the next samples.
-FIRST, MEMORISED = 0.96, 0.65
-EASIER = 0.8  # the lowest first validation that still counts as nothing learned; shuffled 0.82 to 1.2
+# Other tasks, over the loss of a constant prediction: what is left on the probe where validation is best. Shuffled
+# targets 0.95 to 1.1; healthy programs 0 to 0.6, and 0.5 to 0.88 where labels or targets are mostly noise: what such a
+# net has learned by then helps with new samples, too. NEARLY: nine of ten labels shuffled, and validation is never
+# below KEEPS of its first value; 0.82 in a noisy program with outliers. MEMORISED: where validation gets worse from
+# there on, by WORSENS, while the probe falls by MUCH, as after nine of ten labels were shuffled: 0.86 to 1. Memorising
+# is SLOW: after a quarter of the evaluations 0.7 to 1 is left; where only the validation set differs 0.1 to 0.6. And at
+# the FIRST evaluation 0.97 to 1: a noisy program that overfits has 0.89.
+EVALUATIONS, NEVER, NEARLY, KEEPS, MEMORISED, WORSENS, MUCH = 4, 0.95, 0.9, 0.88, 0.86, 1.02, 0.1
+SLOW, FIRST = 0.65, 0.95
+# Steps times the median update, as a share of the layer: how far its weights could have gone. PATH: of the layer that
+# goes furthest. Shuffled 0.8 to 60; learning rates that are too low 0.1 to 0.75, and the loss still falls there, by
+# STILL and more in the second half; from FAR on that is not asked. EACH: of every layer; shuffled 0.3 and more.
+PATH, FAR, STILL, EACH = 0.6, 1.5, 0.03, 0.1
+FAINT = 0.02  # gradient norm over the loss of a constant prediction; shuffled 0.03 to 3
 BLIND = 0.01  # difference between perfect outputs for their own targets and for others: at 0 the loss is to blame
 WORSE = 1.3  # the highest of these losses on the probe; shuffled up to 1.2. Where it rises further, steps are wrong
 
@@ -68,7 +72,7 @@ def working(run: Run, alive: float = ALIVE) -> bool:
     gradient = typical(run["grad_norm_total"][:, None])[0]
     return bool(
         len(updates)
-        and updates.min() > BUSY
+        and updates.min() > min(BUSY, EACH / (run["step"][-1] + 1))
         and (weights[-1] > KEPT * weights[0]).all()
         and gradient > alive
         and input_deviation(run) > NOT_BLANK
@@ -77,26 +81,29 @@ def working(run: Run, alive: float = ALIVE) -> bool:
 
 
 def memorised_at_best(run: Run) -> Evidence | None:
-    """For any task: validation never beats a constant prediction, and training only slowly, though the net works."""
-    left, validated = unexplained(run), run["val_loss"] / chance_loss(run)
-    if len(left) < EVALUATIONS or not np.isfinite(validated).all():
+    """For any task: what the net learns about its samples helps with no others, though it works and goes far."""
+    left, validated, chance = unexplained(run), run["val_loss"], chance_loss(run)
+    if len(left) < EVALUATIONS or not np.isfinite([*validated, *left]).all() or left.max() > WORSE:
         return None
-    early, largest = float(left[len(left) // 4]), np.nanmax(typical(run["update_ratio"]))
-    best = float(validated.min() / np.clip(validated[0], EASIER, 1.0))  # its targets may vary less than the probe's
-    slow = (early > LATER and left[-1] > SOME) or (left[0] > FIRST and early > MEMORISED)
-    if not (slow and best > NEVER and largest > BUSIER and left.max() < WORSE):
+    best = int(np.argmin(validated))
+    memorises = left[best] - left[-1] > MUCH and validated[-1] > WORSENS * validated[best] and left[0] > FIRST
+    nearly = left[best] > NEARLY and validated[best] > KEEPS * validated[0]
+    if not (left[best] > (MEMORISED if memorises else NEVER) or nearly) or not left[len(left) // 4] > SLOW:
+        return None
+    path, late_fall = (run["step"][-1] + 1) * np.nanmax(typical(run["update_ratio"])), left[len(left) // 2] - left[-1]
+    if not path > PATH or (path < FAR and late_fall > STILL and not memorises):
         return None
     tests = tested(run)
-    blind = abs(tests.get("truth", 0.0) - tests.get("swapped", np.inf)) < BLIND * chance_loss(run)
-    if blind or not working(run, FAINT):
+    blind = abs(tests.get("truth", 0.0) - tests.get("swapped", np.inf)) < BLIND * chance
+    if blind or not working(run, FAINT * chance):
         return None
     return Evidence(
-        seen=f"after a quarter of {len(run)} steps {early:.2f} of the loss of a constant prediction is left on the "
-        f"probe, and in validation never less than {best:.2f}, although gradients arrive and every layer changes",
-        usual="less than 0.6 after a quarter of the run, if gradients and updates are healthy",
+        seen=f"where validation is best, {left[best]:.2f} of the loss of a constant prediction is left on the probe, "
+        f"and {left[-1]:.2f} after {len(run)} steps, although gradients arrive and every layer changes",
+        usual="less than 0.6, or less than 0.87 if labels are noisy: what is learned helps with other samples",
         onset=0,
         place="labels",
-        confidence=0.6,
+        confidence=0.65 if memorises else 0.6,  # a net that does not even memorise may have another fault
     )
 
 
@@ -143,6 +150,7 @@ failure = FailureMode(
     "images and enough steps the loss does fall, but the validation accuracy stays at chance.",
     mechanism="An image says nothing about the label it was given, so the net can only memorise each pair, and that "
     "takes hundreds of epochs.",
+    formula=r"I(x; y) = 0",
     first_check="Plot twenty training images with their labels, taken at the point where the net receives them.",
     remedy="Shuffle images and labels with the same permutation, and sort or join files by key, never by position. "
     "Overfitting one batch does not find this bug: a large net memorises any 32 labels.",

@@ -4,6 +4,7 @@ import torch
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.recording.run import Run
+from labkit.recording.summaries import has_tokens
 from labkit.training.parts import shuffled
 from labkit.training.recipe import Recipe
 
@@ -11,6 +12,8 @@ from labkit.training.recipe import Recipe
 # MNIST and CIFAR-10. Where inputs have few values, as tokens have, equal samples are no leak: 1,000 different inputs,
 # 5,000 of them drawn, share 99 % by chance.
 SHARED = 0.01
+# The same for integers: in a small text two sequences of tokens can be equal, and few pairs tell how often.
+SHARED_TOKENS = 0.05
 # What it may be above chance, as a share of that: with few different inputs (ids) healthy programs have up to 0.1.
 DOUBT = 0.3
 
@@ -35,7 +38,8 @@ def signature(run: Run) -> Evidence | None:
     shared = run.facts.get("val_trained_on", 0.0)
     by_chance = run.facts.get("val_trained_on_by_chance", 0.0)
     if (
-        shared - by_chance < max(SHARED, DOUBT * by_chance) or not run["val_input_std"][-1] > 0
+        shared - by_chance < max(SHARED_TOKENS if has_tokens(run) else SHARED, DOUBT * by_chance)
+        or not run["val_input_std"][-1] > 0
     ):  # blank images are all identical
         return None
     return Evidence(
@@ -62,6 +66,7 @@ failure = FailureMode(
     "Nothing in the curves looks wrong.",
     mechanism="The net has memorised the images it was trained on. Their share of the validation set is scored as "
     "training accuracy, and the mean hides it.",
+    formula=r"\text{score} = (1 - s) \, \text{score}_{\text{new}} + s \, \text{score}_{\text{training}}",
     first_check="Checksums of all training images and all validation images, and their intersection.",
     remedy="Split first, by source (person, patient, day), and only then augment, copy or merge. Remove duplicates "
     "and near-duplicates before the split. The score will fall: the lower one was always the true one.",

@@ -55,6 +55,7 @@ failure = FailureMode(
     symptom="The training loss falls to zero faster than any task can be learned, and the validation accuracy is the "
     "share of one class.",
     mechanism="The bias of the last layer alone learns one label for every image. Nothing rewards using the image.",
+    formula=r"p(y = k) = 1 \quad \Rightarrow \quad b_k \to \infty",
     first_check="Count the labels of a few batches. A loss of zero after a hundred steps is a warning.",
     remedy="Look for the filter, the truncated sorted file, or the single folder that was read; then count again.",
     reference="Buda, Maki and Mazurowski, A systematic study of the class imbalance problem (2018), at its extreme",

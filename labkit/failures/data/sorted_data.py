@@ -67,6 +67,7 @@ failure = FailureMode(
     "accuracy comes from the last few classes.",
     mechanism="While only one class arrives, always predicting it lowers the loss fastest. What was learned before is "
     "overwritten.",
+    formula=r"g_t = \mathrm{E}[\nabla \ell \mid y = k_t] \neq \mathrm{E}[\nabla \ell]",
     first_check="The labels of one batch, or the loss over the steps: a sawtooth with one tooth per class.",
     remedy="Shuffle before each epoch. If the data are too large for that, shuffle the order of the files and use a "
     "shuffle buffer larger than a class.",

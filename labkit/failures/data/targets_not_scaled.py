@@ -78,6 +78,8 @@ failure = FailureMode(
     mechanism="A new net outputs numbers near 0 with a standard deviation below 1. To get to 4,500, weights and biases "
     "must grow a hundred times, and a step of Adam changes each by no more than the learning rate. Until the mean is "
     "reached nothing else is learned. With SGD the gradient grows with the targets, and the first step goes too far.",
+    formula=r"|\Delta \theta| \leq \eta \text{ per step with Adam} \quad \Rightarrow \quad t \gtrsim "
+    r"\frac{|\bar{y}|}{\eta}",
     first_check="Mean and standard deviation of the targets, beside those of the outputs before training. The loss "
     "over the variance of the targets says what is left: 1 for a net that has learned only their mean.",
     remedy="Subtract the mean of the training targets and divide by their standard deviation; scale predictions back "

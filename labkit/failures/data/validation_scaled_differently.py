@@ -65,6 +65,7 @@ failure = FailureMode(
     mechanism="Inputs a hundred times larger give a ReLU net outputs about a hundred times larger: the same ranking, "
     "so nearly the same accuracy, but extreme confidence, so every mistake costs tens of nats. If the mean is off "
     "too, as with photographs, the ranking changes as well.",
+    formula=r"f(c x) \approx c f(x), \qquad \mathrm{argmax} \, f(c x) = \mathrm{argmax} \, f(x)",
     first_check="Mean and standard deviation of one training batch and of one validation batch, side by side.",
     remedy="Scale in one function that both loaders call, with the statistics of the training set. Save the scaling "
     "together with the net.",

@@ -46,6 +46,7 @@ failure = FailureMode(
     "learning rate meant for the combined batch the loss is noisier than it should be.",
     mechanism="Each process shuffles the whole set with the same seed, so all of them draw the same batch at the same "
     "step and compute the same gradient. Averaging changes nothing: the effective batch is no larger than one.",
+    formula=r"\frac{1}{P} \sum_{p=1}^{P} g(B) = g(B) \quad \text{with the same batch } B \text{ in every process}",
     first_check="Steps per epoch: samples / (batch size x processes). Or print the first labels of a batch in each "
     "process: they must differ.",
     remedy="Pass a DistributedSampler to the loader, and call its set_epoch before every epoch.",

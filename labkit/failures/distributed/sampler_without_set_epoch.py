@@ -55,6 +55,7 @@ failure = FailureMode(
     "same order in every epoch.",
     mechanism="The sampler shuffles with seed + epoch, and the epoch stays 0 unless the loop sets it. All processes "
     "need the same order to split it, so the sampler cannot count epochs by itself.",
+    formula=r"\text{order} = \mathrm{shuffle}(\text{seed} + \text{epoch}), \qquad \text{epoch} = 0",
     first_check="The first ten labels of two epochs: they must differ. Comparing processes does not help: they do "
     "differ.",
     remedy="Call sampler.set_epoch(epoch) before each epoch.",

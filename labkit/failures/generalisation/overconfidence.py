@@ -60,6 +60,7 @@ failure = FailureMode(
     symptom="The validation loss rises while the validation accuracy stays the same.",
     mechanism="Once every training image is correct, the loss can still fall if the outputs grow. Larger outputs make "
     "correct and wrong predictions more confident, and each confident mistake costs more.",
+    formula=r"L(c z) \text{ falls as } c \to \infty \text{ once every training image is correct}",
     first_check="Mean confidence next to accuracy on the validation set: they should agree.",
     remedy="More data. Decoupled weight decay of 1 keeps the confidence within 3 points of the accuracy, and so does "
     "early stopping at the lowest validation loss; neither adds accuracy. Temperature scaling on held-out data fixes "

@@ -49,6 +49,7 @@ failure = FailureMode(
     "small batches.",
     mechanism="Gradient descent only converges where the curvature is below 2 / learning rate, and the noise of small "
     "batches drives it to even flatter minima. With no noise and a small learning rate, sharp minima are stable.",
+    formula=r"\text{gradient descent is stable only if} \quad \lambda_{\max} < \frac{2}{\eta}",
     first_check="The top Hessian eigenvalue at the same training loss: a lower loss alone makes any net look flat.",
     remedy="Smaller batches, or a learning rate that grows with the batch size. Both matter equally: batches of 16 at "
     "half the learning rate end at an eigenvalue of 4.0 instead of 2.3.",

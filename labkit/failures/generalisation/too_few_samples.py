@@ -15,6 +15,11 @@ MEMORISED = 0.99  # training accuracy; a net that still misses training images h
 # Losses over that of a constant prediction, on the probe and in validation, for tasks without an accuracy. Healthy
 # small programs end at 0.03 to 0.45 in both; twelve samples at 0 to 0.03 and 0.5 to 3.
 FITTED, USELESS = 0.05, 0.45
+# With more than HANDFUL samples a validation loss of half that of a constant prediction is what so few can teach: a
+# quarter of the samples of small programs (100 to 200) gives 0.5 to 0.6, at its lowest and at the end. There it must
+# have risen. With fewer, the gap between the two losses is enough: a ranking or smoothed labels leave 0.25 to 0.45 on
+# the probe.
+HANDFUL, APART = 50, 0.4
 # Different samples that were trained on, where they are known. Small healthy programs have 400 to 3,000; a validation
 # set that differs from the training set makes the same curves with any number.
 FEW = 200
@@ -27,7 +32,11 @@ sick = healthy.but(samples=100)
 def without_accuracy(run: Run) -> Evidence | None:
     """The same for regression and other tasks: fitted almost exactly, and of no use on new samples."""
     fitted, useless = float(unexplained(run)[-1]), float(run["val_loss"][-1] / chance_loss(run))
-    if not (fitted < FITTED and useless > USELESS):
+    handful = run.facts.get("different_samples", FEW) <= HANDFUL
+    if not useless > USELESS or not (fitted < FITTED or (handful and useless - fitted > APART)):
+        return None
+    rose = run["val_loss"][-1] > RISE * run["val_loss"].min()
+    if not handful and "different_samples" in run.facts and not (rose and useless > 1):
         return None
     return Evidence(
         seen=f"of the loss of a constant prediction {fitted:.1%} is left on training samples, and {useless:.0%} in "
@@ -83,9 +92,13 @@ failure = FailureMode(
     "validation accuracy stops far below the training accuracy.",
     mechanism="The net can memorise a hundred images, and they do not determine which of the many fitting functions "
     "is correct. More training only makes wrong predictions more confident.",
+    formula=r"\text{parameters} \gg N: \quad L_{\text{train}} \to 0, \quad L_{\text{val}} \not\to 0",
     first_check="Training and validation loss on the same axes, validated every few steps: validation turns early.",
-    remedy="More data. Augmentation, early stopping and weight decay narrow the gap; on 100 digits no regulariser "
-    "brought the accuracy close to what more data gives.",
+    # The sick recipe over 5 seeds, validation accuracy: as it is 67.8 +- 0.6 %, augment="affine" 73.4 +- 1.4 %, "crop"
+    # 74.0 +- 0.6 %, dropout=0.5 67.9 +- 0.8 %. Stopped at the lowest validation loss: 1.14 instead of 2.98, and 65 %.
+    remedy="More data, or else augmentation: 73 % instead of 68 % on 100 digits, while dropout stays at 68 %, and "
+    "early stopping lowers the validation loss from 3.0 to 1.1 but not the error (5 seeds). On 100 digits no "
+    "regulariser brought the accuracy close to what more data gives.",
     reference="Zhang et al., Understanding deep learning requires rethinking generalization (2017)",
     looks="validation worse",
     shows="gap",

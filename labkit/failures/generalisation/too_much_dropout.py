@@ -72,6 +72,7 @@ failure = FailureMode(
     symptom="The training loss stays far above the validation loss, the reverse of normal, and both stay high.",
     mechanism="With p = 0.95 only six of 128 units are left, another six at every step, and their outputs are scaled "
     "by twenty. The gradient is mostly noise from the random masks.",
+    formula=r"h = \frac{m \odot a}{1 - p}, \qquad \mathrm{Var}(h) = \frac{p}{1 - p} \, a^2",
     first_check="The loss on the same training images with dropout on and off: a large gap means that noise dominates.",
     remedy="Lower p: 0.2 to 0.5 is usual for hidden layers. First check that the net overfits at all; a net that "
     "underfits needs no dropout.",

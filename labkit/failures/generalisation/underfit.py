@@ -37,9 +37,10 @@ def narrowest(run: Run) -> tuple[float, str]:
 
 def bottleneck(run: Run) -> Evidence | None:
     """For any task: does everything pass through one or two units, and is too much of the loss left?"""
-    units = first_weights(run, "units")
+    units, inputs = first_weights(run, "units"), first_weights(run, "inputs")
     pairs = itertools.pairwise(units.items())
-    found = [name for (name, few), (_, many) in pairs if few <= FEW and many >= WIDER * few]
+    # The next layer must take these units alone: one that scores positions for attention, or a gate, is no bottleneck.
+    found = [name for (name, few), (then, many) in pairs if inputs.get(then, few) == few <= FEW and many >= WIDER * few]
     if not found or not left_over(run) > LEFT:
         return None
     return Evidence(
@@ -99,6 +100,7 @@ failure = FailureMode(
     "look fine.",
     mechanism="The last layer receives only two numbers per image, and ten digits cannot be separated in a plane. No "
     "optimizer finds a function that the net cannot express.",
+    formula=r"\mathrm{rank}(W_2) \leq 2 < 9",
     first_check="Training accuracy, before you think about regularisation: low and flat, with almost no gap.",
     remedy="A larger net: more units first, then more layers. More data and more steps do not help a net without "
     "capacity.",

@@ -75,6 +75,7 @@ failure = FailureMode(
     symptom="The loss falls in a straight, very slow line. The gradient norm stays as large as at the start.",
     mechanism="When every gradient is clipped to the same length, SGD moves a fixed tiny distance per step: it keeps "
     "the direction and loses the size.",
+    formula=r"\Delta \theta = -\eta \, c \, \frac{g}{\lVert g \rVert}, \qquad \lVert \Delta \theta \rVert = \eta c",
     first_check="The share of clipped steps, and the gradient norm before clipping compared with the threshold. With "
     "Adam neither matters: it divides the size out again and reaches 94 % with the same threshold.",
     remedy="Set the threshold near the largest gradient norms of a healthy run (here 1 to 3), so that it clips only "

@@ -57,6 +57,8 @@ failure = FailureMode(
     "before the first update.",
     mechanism="Each layer multiplies the signal by the same factor, forwards and backwards. Three to the power of "
     "ten is sixty thousand, and the first update swamps every weight.",
+    formula=r"\left\lVert \frac{\partial L}{\partial h_1} \right\rVert \approx a^{10} \left\lVert \frac{\partial "
+    r"L}{\partial h_{10}} \right\rVert, \qquad a > 1",
     first_check="The gradient norm at step 0, and the standard deviation of each layer's activations: a straight line "
     "upwards on a log axis. With a learning rate that is too high, the first gradient is healthy.",
     remedy="Use an init that keeps the scale: He for ReLU, Xavier for tanh. Clipping only prevents the NaN; the "

@@ -46,6 +46,7 @@ failure = FailureMode(
     "recurrent layer. With plain SGD the next loss is NaN; with Adam the accuracy stays near chance.",
     mechanism="The same matrix is applied once per row, so its gain counts 28 times: any gain above 1 grows "
     "exponentially, forwards and backwards.",
+    formula=r"\frac{\partial h_T}{\partial h_0} = \prod_{t=1}^{T} D_t W \sim \sigma_{\max}(W)^T",
     first_check="The gradient norm of the recurrent weight at step 0, and the largest singular value of that matrix.",
     remedy="Initialise the recurrent matrix as orthogonal (or as the identity) with gain 1. Clipping helps against "
     "later peaks, but does not fix the start.",

@@ -75,6 +75,7 @@ failure = FailureMode(
     symptom="The loss falls slowly and steadily, and gradients stay large. Every update has the same length.",
     mechanism="Every entry beyond the threshold is set to the threshold, so large and small derivatives count the "
     "same: direction is lost as well as length, and each update is a very short step along the signs.",
+    formula=r"g_i \leftarrow \max(-c, \min(c, g_i)) \approx c \, \mathrm{sign}(g_i)",
     first_check="The largest gradient entry before clipping, compared with the threshold.",
     remedy="Use a threshold near the largest entries of a healthy run (here 0.1), or clip by norm, which keeps the "
     "direction. Adam is not affected: it divides the size out again.",

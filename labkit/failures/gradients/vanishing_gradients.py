@@ -59,6 +59,8 @@ failure = FailureMode(
     symptom="The loss stays at chance level: the last layer changes, the first ones do not. No NaN, no warning.",
     mechanism="Each sigmoid passes back at most a quarter of the gradient, so ten of them leave less than a "
     "ten-thousandth for the first layer.",
+    formula=r"\sigma'(z) = \sigma(z) (1 - \sigma(z)) \leq \tfrac{1}{4}, \qquad \left(\tfrac{1}{4}\right)^{9} "
+    r"\approx 4 \cdot 10^{-6}",
     first_check="Gradient norms per layer on a log axis: a straight line downwards towards the input.",
     remedy="Use an activation whose derivative reaches 1 with a matching init (tanh with Xavier, ReLU with He), or "
     "batch normalisation; skip connections help in part. ReLU alone, with PyTorch's default init, does not cure ten "

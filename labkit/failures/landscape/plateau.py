@@ -51,6 +51,8 @@ failure = FailureMode(
     "itself, too late.",
     mechanism="Each layer shrinks the signal, so the outputs hardly depend on the image and no direction is much "
     "better than another. Updates of the usual size have to cross this flat region step by step.",
+    formula=r"\lVert \nabla L \rVert \approx 0, \qquad t \sim \frac{\text{width of the plateau}}{\eta \, \lVert "
+    r"\nabla L \rVert}",
     first_check="Loss and gradient norm together: a flat loss with a gradient far below its later peak is a plateau, "
     "not convergence.",
     remedy="Use an init that keeps the scale in each layer. Momentum or Adam cross the plateau sooner, but the "

@@ -59,6 +59,8 @@ failure = FailureMode(
     mechanism="With all weights near zero, each layer's gradient is proportional to the other layer's weights, so "
     "neither can grow first. The curvature is negative, but the escape starts from almost nothing and only doubles "
     "every few steps.",
+    formula=r"\nabla_{W_1} L \propto W_2, \quad \nabla_{W_2} L \propto W_1, \qquad W(t) \sim W(0) \, e^{|\lambda| "
+    r"\eta t}",
     first_check="The first layer's gradient norm on a log axis: a straight line upwards means a saddle point, a "
     "flat one a plateau.",
     remedy="Start away from the saddle point, with an init that keeps the scale. Adam or momentum escape sooner; the "

@@ -56,6 +56,7 @@ failure = FailureMode(
     mechanism="The curvature is about fifty across the valley and almost 0 along it. A learning rate above "
     "2 / curvature overshoots to a higher point of the opposite wall, so the oscillation grows and drowns the progress "
     "along the valley.",
+    formula=r"|1 - \eta \lambda| > 1 \quad \text{if } \eta > \frac{2}{\lambda}",
     first_check="The sign of one gradient over consecutive steps, and the learning rate times the top Hessian "
     "eigenvalue: above 2 training diverges.",
     remedy="Lower the learning rate below 2 / top eigenvalue: here three quarters of it is enough. Scaling the inputs "

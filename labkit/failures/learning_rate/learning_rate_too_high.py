@@ -65,6 +65,8 @@ failure = FailureMode(
     "chance level and stays there, because the jump killed every unit.",
     mechanism="A step longer than the valley is wide lands higher on the other side, where the gradient is "
     "larger and the next step longer still.",
+    formula=r"L(\theta - \eta g) \approx L - \eta \lVert g \rVert^2 + \tfrac{1}{2} \eta^2 \, g^\top H g > L \quad "
+    r"\text{if } \eta > \frac{2 \lVert g \rVert^2}{g^\top H g}",
     first_check="The ratio of update to weight in the first ten steps: above 0.5, the learning rate is too high.",
     remedy="Lower the learning rate by factors of ten until the loss falls from the start, or use a "
     "range test. A tenth is often not enough, and clipping only hides the NaN.",

@@ -84,6 +84,7 @@ failure = FailureMode(
     symptom="A good start, then a loss that oscillates in a band and falls no further, however long it trains.",
     mechanism="Far from the minimum, long steps are the fastest; near it they jump from one wall of the valley to the "
     "other. The learning rate alone sets how far above the minimum the loss stays.",
+    formula=r"\mathrm{E}[L] - L_{\min} \propto \eta \, \frac{\sigma^2}{B}",
     first_check="Lower the learning rate tenfold for the last quarter of the run: if the loss drops at once, it was "
     "too high.",
     remedy="Decay the learning rate towards the end: cosine, step decay, or reduce on plateau.",

@@ -45,6 +45,8 @@ failure = FailureMode(
     symptom="The loss stays at its first value, without a NaN and with gradients of healthy size.",
     mechanism="Each step changes the weights by less than a millionth of their size: the direction is right, the steps "
     "are too short. The run would need a hundred thousand times as many.",
+    formula=r"\frac{\lVert \Delta \theta \rVert}{\lVert \theta \rVert} = \frac{\eta \lVert g \rVert}{\lVert "
+    r"\theta \rVert} < 10^{-6}",
     first_check="The ratio of update to weight: below 1e-4 with healthy gradients, the learning rate is too low.",
     remedy="Raise the learning rate by factors of ten until the loss falls clearly within the first epoch.",
     reference="Smith, Cyclical Learning Rates for Training Neural Networks (2017), on the range test",

@@ -44,6 +44,7 @@ failure = FailureMode(
     "to the last digit.",
     mechanism="The schedule was made for another number of steps: for one epoch, a smaller data set or "
     "another batch size. Once it ends, the learning rate is 0, and further steps change nothing.",
+    formula=r"\eta_t = \tfrac{1}{2} \eta_0 \left(1 + \cos \frac{\pi t}{T}\right), \qquad t > T \Rightarrow \eta_t = 0",
     first_check="Plot the learning rate over the steps: it should reach 0 at the end, not before.",
     remedy="Compute the length of the schedule from the run (epochs times batches per epoch, not epochs), so that it "
     "changes when the run does. Training longer changes nothing.",

@@ -60,6 +60,7 @@ failure = FailureMode(
     symptom="The loss falls steeply in the first few dozen steps, then stays flat far above where it should end.",
     mechanism="The decay was chosen per epoch; one indent too many applies it per batch. 0.9 to the power of 66 is a "
     "thousandth: all learning happens before the first epoch is over.",
+    formula=r"0.9^{66} \approx 10^{-3}",
     first_check="Print the learning rate after each epoch, or plot it on a log axis: a straight line down from step 0 "
     "is this bug.",
     remedy="Call `scheduler.step()` at the end of its unit: after the epoch for a decay per epoch, after the batch "

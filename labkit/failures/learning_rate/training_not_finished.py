@@ -3,8 +3,9 @@
 import numpy as np
 
 from labkit.failures.mode import Evidence, FailureMode, Knob
+from labkit.failures.signs import left_over, tested
 from labkit.recording.run import Run
-from labkit.recording.summaries import typical, unexplained
+from labkit.recording.summaries import total_norm, typical, unexplained
 from labkit.training.recipe import Recipe
 
 # Measured on MNIST and CIFAR-10 and, through `watch`, on small programs of 15 kinds that were stopped after a twentieth
@@ -23,11 +24,41 @@ GAIN = 0.01
 # Fall of the batch loss from the first third of the run to the last, in the same unit. Stopped: 0.05 to 0.9.
 FALL = 0.03
 
+# So few steps that nothing else can be said: how many, the sum of all updates as shares of the weights, what is left
+# and what one step can gain. Programs that stopped after a twentieth, or had all data in one batch: 8 to 40, 0.01 to
+# 0.64, 0.34 to 1 and 0.01 to 0.29; healthy ones take 130 steps and more, or have converged: no step gains anything.
+A_FEW, NOT_FAR, SOME, ANYTHING = 40, 0.7, 0.3, 0.009
+
 healthy = Recipe(momentum=0.0, depth=4)
 sick = healthy.but(steps=20)
 
 
 def signature(run: Run) -> Evidence | None:
+    return falls_steeply(run) or hardly_begun(run)
+
+
+def hardly_begun(run: Run) -> Evidence | None:
+    """A handful of short steps, after which there is much to gain: whatever else may be wrong, it cannot show yet."""
+    tests, constant, left = tested(run), run.facts.get("constant_loss") or 0.0, left_over(run)
+    steps = int(run["step"][-1]) + 1
+    if run.facts.get("stopped") or not FEWEST <= steps <= A_FEW or not left > SOME or "best_loss" not in tests:
+        return None
+    with np.errstate(all="ignore"):
+        travelled = float(np.sum(total_norm(run["update_norm"]) / total_norm(run["weight_norm"]))) * steps / len(run)
+    gain = (tests["loss"] - tests["best_loss"]) / constant
+    if not (travelled < NOT_FAR and gain > ANYTHING):
+        return None
+    return Evidence(
+        seen=f"only {steps} steps, which add up to {travelled:.2g} times the weights; {left:.2f} of the loss of a "
+        f"constant prediction is left, and one good step would take off another {gain:.2f}",
+        usual="hundreds of steps that add up to the size of the weights and more",
+        onset=len(run) - 1,
+        confidence=0.65,
+    )
+
+
+def falls_steeply(run: Run) -> Evidence | None:
+    """Does the loss still fall, with updates of the usual size and not far from the start?"""
     tests, constant, left = run.facts.get("probe_tests") or {}, run.facts.get("constant_loss"), unexplained(run)
     if run.facts.get("stopped") or len(run) < FEWEST or "best_loss" not in tests or not len(left):
         return None  # without the tests at its end the run goes on, or was ended by somebody
@@ -36,10 +67,11 @@ def signature(run: Run) -> Evidence | None:
     gain = (tests["loss"] - tests["best_loss"]) / constant
     if not (left[-1] > LEFT and first - last > FALL and gain > GAIN and update > BUSY):
         return None
-    if len(run) * update > TRAVELLED:
+    steps = int(run["step"][-1]) + 1  # fewer may be recorded
+    if steps * update > TRAVELLED:
         return None
     return Evidence(
-        seen=f"{len(run)} steps of {update:.1g} of the weights each; the loss is still falling, from {first:.2f} to "
+        seen=f"{steps} steps of {update:.1g} of the weights each; the loss is still falling, from {first:.2f} to "
         f"{last:.2f} of that of a constant prediction, {left[-1]:.2f} of it is left on the probe, and one good step "
         f"would take off another {gain:.2f}",
         usual="a loss that hardly falls any more at the end, and steps that add up to 1.2 times the weights and more",
@@ -67,6 +99,7 @@ failure = FailureMode(
     mechanism="The weights start far from any good place, and each step changes them by about one percent. After "
     "twenty steps they have gone a fraction of the way. Epochs are a bad measure of it: with few samples or large "
     "batches an epoch has few steps.",
+    formula=r"\lVert \theta_t - \theta_0 \rVert \leq \eta \sum_{s < t} \lVert g_s \rVert",
     first_check="The end of the loss curve: does it still fall? Count the updates, not the epochs.",
     remedy="Train on until the validation loss has stopped falling for several evaluations, and only then judge the "
     "net. A small data set or a large batch needs more epochs. If it takes too long, raise the learning rate first: a "

@@ -63,6 +63,8 @@ failure = FailureMode(
     mechanism="Adam's first updates are as large as the learning rate whatever the gradient, because its averages "
     "contain only one batch. Queries and keys grow too large; softmax picks one patch, and passes hardly any gradient "
     "to change that.",
+    formula=r"\Delta \theta_1 = -\eta \, \frac{\hat{m}_1}{\sqrt{\hat{v}_1} + \epsilon} \approx -\eta \, "
+    r"\mathrm{sign}(g_1)",
     first_check="The ratio of update to weight at steps 0 to 10, and the attention entropy at the first validations.",
     remedy="Raise the learning rate gradually over the first steps: here half of a short run, usually 1 to 10 %. A "
     "lower learning rate throughout works too, but is slower.",

@@ -49,6 +49,7 @@ failure = FailureMode(
     "stopped too early.",
     mechanism="The warm-up is given in steps and was copied from a recipe with a hundred times as many. At the last "
     "step the learning rate is a tenth of its target, and on average a twentieth.",
+    formula=r"\eta_t = \eta \, \frac{t}{t_{\text{warm-up}}}, \qquad t_{\max} = \tfrac{1}{10} \, t_{\text{warm-up}}",
     first_check="Where is the highest learning rate of the run? If it is at the last step, the warm-up never ended.",
     remedy="Set the warm-up as a share of the run: 1 to 10 % of its steps.",
     reference="Vaswani et al., Attention Is All You Need (2017), section 5.3: 4,000 warm-up steps, of 100,000",

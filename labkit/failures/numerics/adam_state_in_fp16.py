@@ -83,6 +83,7 @@ failure = FailureMode(
     symptom="Weights, activations, gradients and the first loss are float32 and healthy; the second loss is NaN.",
     mechanism="The mean of squared gradients starts at a thousandth of a square. For a gradient of 1e-3 that is "
     "1e-9, which is 0 in float16. So is the epsilon of 1e-8: Adam divides by 0.",
+    formula=r"v_1 = 0.001 \cdot (10^{-3})^2 = 10^{-9} < 6 \cdot 10^{-8} \quad \Rightarrow \quad \frac{m}{\sqrt{0} + 0}",
     first_check="Check optimizer.state for the dtype of every tensor, and for zeros where the gradient was not 0.",
     remedy="Save memory with bfloat16, or with 8 bits and a scale per block, never with plain float16. The second "
     "average needs range much more than precision.",

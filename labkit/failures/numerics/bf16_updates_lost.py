@@ -58,6 +58,7 @@ failure = FailureMode(
     "learning. No NaN, no warning.",
     mechanism="A bfloat16 has eight significant bits. An update below a 512th of its weight is rounded away, at "
     "every step again; only the smallest weights still change.",
+    formula=r"w + \Delta w = w \quad \text{if } |\Delta w| < 2^{-9} \, |w|",
     first_check="The length of an update over learning rate times gradient. Or count the weights that did not change.",
     remedy="Keep the weights in float32 and compute in bf16 (autocast). If memory is short, use stochastic "
     "rounding, or a second bf16 number per weight for the remainder (Kahan summation).",

@@ -54,6 +54,7 @@ failure = FailureMode(
     symptom="The first loss is correct, the second is NaN, and so is every weight. In float32 the same loop trains.",
     mechanism="The loss is multiplied so that small gradients survive in 16 bits, here by so much that the sum over "
     "the batch exceeds 65,504. Dividing by the scale afterwards leaves infinity.",
+    formula=r"s \, \lVert \nabla L \rVert > 65504 \quad \Rightarrow \quad \infty, \qquad \frac{\infty}{s} = \infty",
     first_check="Loss and gradients of the first step: a finite loss with infinite gradients points to the scale.",
     remedy="Let GradScaler choose the scale: it skips a step that overflows and halves the scale. Test a fixed scale "
     "on the largest gradients of the run, not on the first ones. bf16 needs none.",

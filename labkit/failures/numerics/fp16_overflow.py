@@ -45,6 +45,7 @@ failure = FailureMode(
     symptom="The very first loss is NaN in half precision, while the same net trains in float32.",
     mechanism="The largest float16 is 65,504, and each layer makes large inputs about four times larger, until one "
     "becomes infinite. The next layer computes inf - inf, which is NaN.",
+    formula=r"\max |h_l| \approx 4^l \max |x| > 65504 \quad \Rightarrow \quad \infty - \infty = \mathrm{NaN}",
     first_check="The largest activation of each layer in float32, on one batch, before any training.",
     remedy="Normalise the inputs and use an init that keeps the scale. bf16 avoids the overflow but not the bad "
     "scale. GradScaler cannot help: it rescales gradients, and this is the forward pass.",

@@ -64,6 +64,7 @@ failure = FailureMode(
     "same loop trains. No warning.",
     mechanism="The smallest float16 above 0 is 6e-8. The backward pass starts from the loss weight of 1e-6, divides "
     "by the batch size, and rounds to 0 before it reaches the first layer.",
+    formula=r"\frac{10^{-6}}{B} < 6 \cdot 10^{-8} \quad \Rightarrow \quad 0",
     first_check="The share of gradients that are exactly 0. Not small: 0.",
     remedy="Scale the loss up before the backward pass and the gradients down after it, as GradScaler does, or use "
     "bf16. No learning rate helps: anything times 0 is 0.",

@@ -46,6 +46,7 @@ failure = FailureMode(
     "are infinite and the loss is NaN.",
     mechanism="Adam divides by the root of the mean squared gradient plus 1e-8. In float16 the square of anything "
     "below 2e-4 is 0, and 1e-8 is 0 too: Adam divides by 0.",
+    formula=r"g^2 < 6 \cdot 10^{-8}, \ \epsilon = 10^{-8} \ \Rightarrow \ \frac{g}{\sqrt{0} + 0} = \infty",
     first_check="The dtype of weights and optimizer state, and your epsilon in that dtype: torch.tensor(1e-8).half().",
     remedy="Keep the weights in float32 and use autocast, or use bf16. An epsilon of 1e-4 works, but the loss "
     "jumps to 11 at the start.",

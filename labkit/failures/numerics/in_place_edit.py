@@ -78,6 +78,7 @@ failure = FailureMode(
     "variable that was modified by an inplace operation.",
     mechanism="The derivative of a sigmoid is computed from its output, which autograd saves. mul_() overwrites it; a "
     "version counter notices, and PyTorch raises an error instead of a wrong gradient.",
+    formula=r"\sigma'(z) = s (1 - s), \quad s = \sigma(z) \text{ was overwritten}",
     first_check="torch.autograd.set_detect_anomaly(True): the error then names the line of the forward pass.",
     remedy="Write y = y * 2, not y.mul_(2) or y *= 2, on the output of a sigmoid, tanh, exp or softmax. "
     "Editing x.data or under no_grad silences the error and makes the gradient wrong instead.",

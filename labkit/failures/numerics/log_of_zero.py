@@ -73,6 +73,7 @@ failure = FailureMode(
     "sample and correct.",
     mechanism="The sigmoid of 17 rounds to 1. For the correct class, the loss then contains 0 times log(1 - 1), which "
     "is 0 times minus infinity: NaN instead of 0.",
+    formula=r"\sigma(17) = 1 \text{ in float32}, \qquad 0 \cdot \ln(1 - 1) = 0 \cdot (-\infty) = \mathrm{NaN}",
     first_check="The largest output of the first batch with a NaN, and the min and max of every argument of a log.",
     remedy="Compute the loss from the logits: binary_cross_entropy_with_logits. A clamp must fit the dtype: 1 - 1e-8 "
     "is 1 in float32, and clamped values have no gradient.",

@@ -71,6 +71,7 @@ failure = FailureMode(
     "wrong. Outputs and softmax are finite.",
     mechanism="The probability of a class 104 behind the largest is below the smallest float32 and rounds to 0; log(0) "
     "is minus infinity. From 89 on the probability is not 0, but 1 / probability overflows.",
+    formula=r"\ln \frac{e^{-104}}{\sum_k e^{z_k}} = \ln 0 = -\infty",
     first_check="The smallest probability of the correct class in the first batch that failed: 0, or almost 0.",
     remedy="Use log_softmax or cross_entropy, which never compute the probability. A clamp removes the NaN, but also "
     "the gradient of every clamped sample: exactly those that need it.",

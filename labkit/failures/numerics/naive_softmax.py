@@ -75,6 +75,7 @@ failure = FailureMode(
     "has become confident.",
     mechanism="exp(89) is more than float32 can hold. The probability of the most confident class becomes inf / inf, "
     "which is NaN, and that of every other class x / inf, which is 0.",
+    formula=r"\frac{e^{89}}{\sum_k e^{z_k}} = \frac{\infty}{\infty} = \mathrm{NaN}",
     first_check="The largest output of the first batch that failed: above 88, look for an exp.",
     remedy="Give the raw outputs to cross_entropy, which subtracts the largest before any exp. Then find out why the "
     "outputs are so large: here the pixels range from 0 to 255.",

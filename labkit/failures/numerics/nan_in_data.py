@@ -86,6 +86,7 @@ failure = FailureMode(
     "another step. The accuracy falls to that of always predicting 0.",
     mechanism="A NaN passes through every layer into the loss, and from the loss into the gradient of every weight. "
     "One pixel in eight million is enough, at the step that uses it.",
+    formula=r"\mathrm{NaN} + x = \mathrm{NaN}",
     first_check="torch.isfinite(x).all() on the whole data set, then on the first batch that failed.",
     remedy="Check the data once, and drop or fill in non-finite values. In the loop, skip steps whose loss is not "
     "finite, and count them. Clipping does not help.",

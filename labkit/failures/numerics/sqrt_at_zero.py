@@ -101,6 +101,8 @@ failure = FailureMode(
     "trains.",
     mechanism="The derivative of a square root is infinite at 0. The chain rule multiplies it by the derivative of the "
     "sum of squares, which is 0 there: NaN, in the backward pass only.",
+    formula=r"\frac{\mathrm{d}}{\mathrm{d} x} \sqrt{x^2} = \frac{1}{2 \sqrt{x^2}} \cdot 2 x \to \infty \cdot 0 = "
+    r"\mathrm{NaN} \quad \text{at } x = 0",
     first_check="The gradient of each loss term separately at step 0, and which parameter is NaN first.",
     remedy="Put a constant under the root: (x.square().sum() + 1e-8).sqrt(). The same applies to the standard "
     "deviation of equal values, the distance between equal points, and any norm of zeros.",

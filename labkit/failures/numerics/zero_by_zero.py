@@ -95,6 +95,7 @@ failure = FailureMode(
     "output of the first module is not.",
     mechanism="A blank image has a standard deviation of 0, and equals its mean: 0 / 0 is NaN, or infinity if rounding "
     "leaves a small numerator. One image in 10,000 is enough, at the step that uses it.",
+    formula=r"\frac{x - \mu}{\sigma} = \frac{0}{0} = \mathrm{NaN}",
     first_check="The first batch that failed: look for a sample without contrast, an empty row, a mask of zeros.",
     remedy="Add a small constant to every divisor that data can make 0: here 1e-5, in 16 bits at least 1e-4. Then find "
     "out why there is a blank sample in the data.",

@@ -93,6 +93,8 @@ failure = FailureMode(
     "The first updates wreck the hidden layers, and half of their units die.",
     mechanism="The gradient reaches the hidden layers through the head's weights, and is a hundred times too large "
     "there, while the head itself is too large to change.",
+    formula=r"\frac{\partial L}{\partial h} = W_{\text{head}}^\top (p - y), \qquad \lVert W_{\text{head}} \rVert "
+    r"\text{ a hundred times too large}",
     first_check="The standard deviation of the outputs over that of the last hidden layer, in the first forward pass.",
     remedy="Initialise a new head at the scale of the other layers or below: zeros are fine for the last layer alone.",
     reference="Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour (2017), section 5.1",

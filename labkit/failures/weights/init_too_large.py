@@ -93,6 +93,7 @@ failure = FailureMode(
     "above what the same net reaches with a better init.",
     mechanism="A unit sums 784 inputs, so weights of size 1 make the sum about 28 times larger than the inputs. The "
     "net starts confident and wrong, and what training adds is small compared with the random weights.",
+    formula=r"\mathrm{std}(W x) = \sqrt{784} \cdot 1 \cdot \mathrm{std}(x) = 28 \, \mathrm{std}(x)",
     first_check="The first loss: an untrained net should have ln(classes), 2.3 for ten.",
     remedy="Scale the random weights by the number of inputs: He for ReLU, Xavier for tanh, or PyTorch's default.",
     reference="He et al., Delving Deep into Rectifiers (2015), section 2.2",

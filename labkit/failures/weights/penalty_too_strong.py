@@ -116,6 +116,7 @@ failure = FailureMode(
     "every image gets the same output.",
     mechanism="The penalty is summed over all weights and the cross entropy is a mean over images. At 0.05 the sum is "
     "40 times as large, so nearly the whole gradient points to weights of 0, where the labels have no influence.",
+    formula=r"\nabla \left( \bar{\ell} + \lambda \sum_i |w_i| \right) \approx \lambda \, \mathrm{sign}(w)",
     first_check="Print the terms of the loss separately, at the first step and at the last.",
     remedy="Choose the factor so that the penalty is at most a tenth of the loss at the start. Report the terms "
     "separately, and compare runs by the loss without the penalty. Use the mean over the weights, or the optimizer's "

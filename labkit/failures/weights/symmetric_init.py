@@ -73,6 +73,7 @@ failure = FailureMode(
     symptom="The loss falls a little and stays high. The net has 128 hidden units and behaves as if it had one.",
     mechanism="Equal weights get equal gradients, so they stay equal forever. Gradient descent never breaks the "
     "symmetry; only a random init does.",
+    formula=r"w_i = w_j \quad \Rightarrow \quad \frac{\partial L}{\partial w_i} = \frac{\partial L}{\partial w_j}",
     first_check="Compare the rows of a weight matrix: they are identical, its rank is 1.",
     remedy="Use a random init: He or PyTorch's default. More width, more steps and Adam do not help.",
     reference="Goodfellow, Bengio, Courville, Deep Learning (2016), section 8.4",

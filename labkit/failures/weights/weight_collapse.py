@@ -71,6 +71,7 @@ failure = FailureMode(
     "weight norm falls step by step towards 0.",
     mechanism="Each step shrinks every weight by LR times decay, here a fifth. Smaller weights pass on less signal and "
     "less gradient, so nothing pulls the other way.",
+    formula=r"w_{t+1} = (1 - \eta \lambda) \, w_t - \eta g_t, \qquad \eta \lambda = \tfrac{1}{5}",
     first_check="The weight norm over time: a straight line downwards on a log axis.",
     remedy="Use a weight decay of 1e-4 to 1e-2 with SGD. AdamW tolerates more: a decay of 1 is harmless at LR 0.003.",
     reference="Krogh and Hertz, A Simple Weight Decay Can Improve Generalization (1991)",

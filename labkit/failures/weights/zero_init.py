@@ -45,6 +45,8 @@ failure = FailureMode(
     "every image.",
     mechanism="The gradient of a weight contains the activation before it and the weights after it as factors. Both "
     "are 0, so every gradient is 0, and only the last bias learns the class frequencies.",
+    formula=r"\frac{\partial L}{\partial W_2} = \delta \, h^\top = 0, \qquad \frac{\partial L}{\partial W_1} = "
+    r"(W_2^\top \delta) \, x^\top = 0",
     first_check="The gradient of each layer at step 0: exactly 0 in all but the last.",
     remedy="Use a random init: PyTorch's default or He. Zeros are fine for biases, and for weights only "
     "where another path carries the signal.",
