@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.recording.nested import first_tensor
 from labkit.recording.sample_log import fingerprints, foreign_weights, not_in_optimizer
+from labkit.recording.token_tests import what_the_loss_asks
 from labkit.recording.undisturbed import unchanged
 from labkit.tools.gradient_flow import gradient_flow
+from labkit.tools.language import causality
 
 BATCH = 32  # memorised in 28 to 30 steps of Adam 1e-3 by a healthy perceptron
 FIT_STEPS = 300
@@ -148,6 +151,14 @@ class Patient:
         if x is None:
             x, y = self.batch
         return self.loss_fn(self.model(x), y)
+
+    def asked_tokens(self) -> list[float]:
+        """The loss of outputs that name the token that was read, the next one, the one after it; else nothing."""
+        x, y = self.batch
+        self.model.eval()
+        with torch.no_grad():
+            outputs = first_tensor(self.model(x))
+        return [] if outputs is None else list(what_the_loss_asks(self.loss_fn, x, y, outputs).values())
 
     def new_optimizer(self, lr: float = 1e-3) -> torch.optim.Optimizer:
         return torch.optim.Adam([weight for weight in self.model.parameters() if weight.requires_grad], lr=lr)
@@ -395,9 +406,35 @@ def checkpoint_complete(patient: Patient) -> Finding:
     return Finding("checkpoint", "fault" if missing else "ok", found, expected, advice)
 
 
+def asks_for_the_next_token(patient: Patient) -> Finding:
+    name, expected = "asks for the next token", "the loss is lowest for outputs that name the next token"
+    asked = patient.asked_tokens()
+    if not asked:
+        return Finding(name, "skipped", "not a net of tokens to logits for each", expected)
+    words = ("the same token", "the next token", "the one after the next")
+    best = min(range(len(asked)), key=asked.__getitem__)
+    found = f"outputs that name {words[best]} have the lowest loss: {asked[best]:.3g}"
+    advice = "Shift the targets by exactly one token against the inputs, once: in the data, in the net or in the loss."
+    if best != 1 and asked[best] > CLEARLY * asked[1]:  # the targets are other words: tags, masked words
+        return Finding(name, "skipped", "the targets are not tokens of the inputs", expected)
+    return Finding(name, "ok" if best == 1 else "fault", found, expected, advice)
+
+
+def does_not_look_ahead(patient: Patient) -> Finding:
+    name, expected = "does not look ahead", "the same logits, whatever the later tokens are"
+    asked = patient.asked_tokens()
+    if not asked or min(asked) != asked[1]:
+        return Finding(name, "skipped", "the loss does not ask for the next token", expected)
+    found = causality(patient.model, patient.batch[0])
+    advice = "Mask the scores before the softmax, over the keys; look at how heads are split and joined."
+    blind = "a target that is among the inputs in another form, such as its own label"
+    return Finding(name, "ok" if found else "fault", str(found), expected, advice, blind)
+
+
+CLEARLY = 0.5  # of the loss of naming the next token: what another shift must be below to be what is asked for
 CHECKPOINT = {"model": ("model", "net", "weights", "state_dict"), "optimizer": ("optim",), "scheduler": ("sched",)}
 TESTS = (
     initial_loss, one_batch_by_heart, inputs_matter, inputs_in_order, outputs_in_shape, gradients_everywhere,
     one_step_down, splits_apart, validation_fixed, modes_in_order, samples_apart, loss_is_a_mean, labels_in_order,
-    no_softmax_yet, checkpoint_complete,
+    no_softmax_yet, asks_for_the_next_token, does_not_look_ahead, checkpoint_complete,
 )  # fmt: skip

@@ -12,7 +12,6 @@ from tqdm.auto import tqdm
 from labkit.diagnosis.diagnose import Diagnosis, diagnose, evidence_of
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
-from labkit.failures.mode import LEARNED
 from labkit.failures.signs import looks
 from labkit.recording.run import Run
 from labkit.training.loop import UNFINISHED, train
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
 STANDARD = Recipe(steps=150, samples=5_000, width=64, init="he")
 AXES = {"lr": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "depth": (2, 3, 5, 8, 12)}
 MOST_AXES = 3  # columns, rows and pages
-USUAL = 0.5  # the accuracy from which a run counts as learned on data that labkit does not know
-AT_CHANCE = 1.3  # times the accuracy of guessing; always predicting one class of ten scores 0.08 to 0.12
+# On data that labkit does not know, a run counts as learned from this share of the way from guessing to perfect on.
+USUAL = 4 / 9  # of ten classes: 50 % accuracy
+AT_CHANCE = 1 / 30  # of that way; always predicting one class of ten scores 0.08 to 0.12
 OUTCOMES = {  # with a description; from best to worst
     "learned": "it learned",
     "slow": "it is learning, but slowly",
@@ -52,6 +52,11 @@ class Cell:
     def accuracy(self) -> float | None:
         return self.run.accuracy
 
+    @property
+    def score(self) -> float | None:
+        """The run's own measure, such as its accuracy."""
+        return self.run.score
+
     @functools.cached_property
     def outcome(self) -> str:
         return outcome(self.run, self.recipe.summary()["data"])
@@ -63,16 +68,17 @@ class Cell:
 
 def outcome(run: Run, dataset: str = "mnist") -> str:
     """The outcome of a run: one of OUTCOMES."""
-    look, accuracy = looks(run), run.accuracy or 0.0
+    look, measure = looks(run), run.measure
+    way = 1 - measure.harm(run.score, measure.perfect, run.facts["classes"])
     if look == "error":
         return "error"
     if look in ("not finite", "jumps"):
         return "diverged"
-    if accuracy >= LEARNED.get(dataset, USUAL):
+    if measure.reaches(run.score, measure.learned[dataset]) if dataset in measure.learned else way >= USUAL:
         return "learned"
     if any(evidence_of(mode, run) for mode in FAILURES.values() if mode.kills_units):
         return "dead"
-    return "never moved" if accuracy <= AT_CHANCE / run.facts["classes"] else "slow"
+    return "never moved" if way <= AT_CHANCE else "slow"
 
 
 @dataclass

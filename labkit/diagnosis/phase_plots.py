@@ -1,11 +1,14 @@
-"""The phase diagram as a figure: colour and letter for the outcome of each run, its accuracy below."""
+"""The phase diagram as a figure: colour and letter for the outcome of each run, its score below."""
+
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.diagnosis.phase_diagram import OUTCOMES, Phase
+from labkit.diagnosis.phase_diagram import OUTCOMES, Phase, Place
 from labkit.drawing.plots import new_axes
 from labkit.errors import RecipeError
+from labkit.recording.measure import MEASURES
 from labkit.training.recipe import short
 
 # Okabe-Ito fills, light enough or dark enough for the letter on them; letters serve where there is no colour.
@@ -15,20 +18,27 @@ MARKS = {
     "slow": ("S", "#F0E442", "black"),
     "never moved": ("N", "#BBBBBB", "black"),
     "dead": ("X", "#333333", "white"),
-    "diverged": ("D", "#D55E00", "white"),
+    "diverged": ("D", "#D55E00", "black"),
     "error": ("E", "#CC79A7", "black"),
 }
 UNKNOWN = ("", "#FFFFFF", "black")
+Outcomes = Mapping[Place, tuple[str, float | None]]
 
 
-def phase_diagram(found: Phase, ax: Axes | None = None, page=None) -> Axes:
-    """One square for each run of the first two axes; `page` is the value on the third axis, where there is one."""
+def phase_diagram(found: Phase, ax: Axes | None = None, page=None, known: Outcomes | None = None) -> Axes:
+    """One square for each run of the first two axes; `page` is the value on the third axis, where there is one.
+
+    `known` has outcome and score of cells that were trained elsewhere.
+    """
     ax = ax or new_axes()
     (across, columns), (down, rows), *third = found.axes.items()
     rest = _page(third, page)
+    outcomes = (known or {}) | {place: (cell.outcome, cell.score) for place, cell in found.cells.items()}
+    measure = MEASURES[found.recipe.measure]
     for row, low in enumerate(rows):
         for column, left in enumerate(columns):
-            _draw_cell(ax, column, row, found.cells.get((left, low, *rest)))
+            outcome, score = outcomes.get((left, low, *rest), (None, None))
+            _draw_cell(ax, column, row, outcome, "" if score is None else measure.brief(score))
     ax.set_xlim(-0.5, len(columns) - 0.5)
     ax.set_ylim(-0.5, len(rows) - 0.5)
     ax.set_xticks(range(len(columns)), [in_short(value) for value in columns])
@@ -39,7 +49,7 @@ def phase_diagram(found: Phase, ax: Axes | None = None, page=None) -> Axes:
     ax.set_ylabel(axis_label(down))
     title = "".join(f", {axis_label(name)} {in_short(rest[0])}" for name, _ in third)
     ax.set_title(f"Outcome of each run{title}", fontsize="medium", loc="left")
-    _legend(ax, [cell.outcome for place, cell in found.cells.items() if place[2:] == rest])
+    _legend(ax, [outcome for place, (outcome, _) in outcomes.items() if place[2:] == rest])
     return ax
 
 
@@ -53,14 +63,14 @@ def _page(third: list, page) -> tuple:
     return (values[0] if page is None else page,)
 
 
-def _draw_cell(ax: Axes, column: int, row: int, cell) -> None:
-    letter, fill, ink = MARKS[cell.outcome] if cell else UNKNOWN
-    edge = {"edgecolor": "#999999" if cell is None else "white", "linewidth": 1.5 if cell else 0.5}
+def _draw_cell(ax: Axes, column: int, row: int, outcome: str | None, score: str) -> None:
+    letter, fill, ink = MARKS[outcome] if outcome else UNKNOWN
+    edge = {"edgecolor": "white" if outcome else "#999999", "linewidth": 1.5 if outcome else 0.5}
     ax.add_patch(Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=fill, **edge))
     common = {"ha": "center", "color": ink}
     ax.text(column, row + 0.12, letter, va="center", fontweight="bold", **common)
-    if cell and cell.accuracy is not None:
-        ax.text(column, row - 0.24, f"{cell.accuracy:.0%}", va="center", fontsize="x-small", **common)
+    if score:
+        ax.text(column, row - 0.24, score, va="center", fontsize="x-small", **common)
 
 
 def _legend(ax: Axes, outcomes: list[str]) -> None:

@@ -22,11 +22,11 @@ def study_in_words(study: Study) -> str:
     cure = next(iter(study.mode.cures))
     lines = [f"{study.mode.title}  ({recipes['sick'].data.__name__}, seed {recipes['sick'].seed})", ""]
     lines += [_row("changed", changes_in_words(recipes["sick"], recipes["healthy"])), ""]
-    lines += [f"{'':10}{'accuracy':>9}{'val. loss':>12}{'steps':>7}"]
+    lines += [f"{'':10}{study.mode.measure.name:>11}{'val. loss':>12}{'steps':>7}"]
     for role, run in study.runs.items():
         ending = f"  {run.facts['stopped']}" if run.facts["stopped"] else ""
         loss = "-" if val_loss(run) is None else f"{val_loss(run):.4g}"
-        lines.append(f"{role:10}{percent(run.accuracy):>9}{loss:>12}{len(run):>7}{ending}")
+        lines.append(f"{role:10}{run.measure.text(run.score):>11}{loss:>12}{len(run):>7}{ending}")
     lines.append("")
     if not study.diagnoses:
         lines.append(_row("verdict", "no failure shows"))
@@ -36,15 +36,9 @@ def study_in_words(study: Study) -> str:
         lines += [_row("seen", found.seen), _row("usual", found.usual)]
         lines += [_row("what to do", found.prescription)] if number == 0 else []
     outcome = "cures" if study.is_cured else "does not cure"
-    lines += [
-        "",
-        _row("cure", f"{cure}: {outcome} ({percent(study.cured.accuracy)}, healthy {percent(study.healthy.accuracy)})"),
-    ]
+    cured, healthy = (run.measure.text(run.score) for run in (study.cured, study.healthy))
+    lines += ["", _row("cure", f"{cure}: {outcome} ({cured}, healthy {healthy})")]
     return "\n".join(lines)
-
-
-def percent(accuracy: float | None) -> str:
-    return "-" if accuracy is None else f"{accuracy:.1%}"
 
 
 def val_loss(run: Run) -> float | None:
@@ -94,6 +88,8 @@ def study_as_values(study: Study) -> dict:
         "runs": {
             role: {
                 "accuracy": run.accuracy,
+                "measure": run.measure.name,
+                "score": run.score,
                 "val_loss": val_loss(run),
                 "steps": len(run),
                 "stopped": run.facts["stopped"],
@@ -180,8 +176,8 @@ def _readings(run: Run) -> list[tuple[str, str]]:
     if "dead" in run and len(run["dead"]):
         dead, place = worst_dead(run)
         rows.append(_ranged("dead", f"{dead[-1]:.0%}{f' in {place}' if place else ''}"))
-    if run.accuracy is not None:
-        rows.append(("validation", f"accuracy {run.accuracy:.1%}"))
+    if run.score is not None:
+        rows.append(("validation", f"{run.measure.name} {run.measure.text(run.score)}"))
     for off in run.facts.get("switched_off", ()):
         rows.append(("switched off", f"{off['instrument']} at step {off['step']}: {off['error']}"))
     if "note" in run.facts:

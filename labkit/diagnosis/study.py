@@ -28,9 +28,8 @@ class Study:
     diagnoses: list[Diagnosis]
 
     def __repr__(self) -> str:
-        found = {role: run.accuracy for role, run in self.runs.items()}
-        accuracies = ", ".join(f"{role} {'?' if one is None else format(one, '.1%')}" for role, one in found.items())
-        return f"<Study of {self.name}: {accuracies}; diagnosis: {[found.name for found in self.diagnoses]}>"
+        scores = ", ".join(f"{role} {run.measure.text(run.score)}" for role, run in self.runs.items())
+        return f"<Study of {self.name}: {scores}; diagnosis: {[found.name for found in self.diagnoses]}>"
 
     def _repr_html_(self) -> str:
         import html  # only a notebook needs these
@@ -49,10 +48,12 @@ class Study:
 
     @property
     def name(self) -> str:
+        """The name of the failure mode."""
         return self.mode.name
 
     @property
     def runs(self) -> dict[str, Run]:
+        """The three runs by their roles: healthy, sick, cured."""
         return {"healthy": self.healthy, "sick": self.sick, "cured": self.cured}
 
     @functools.cached_property
@@ -69,17 +70,14 @@ class Study:
 
     @property
     def harm(self) -> float:
-        """The accuracy above chance that the sick run lost, as a share of the healthy twin's."""
-        if self.sick.accuracy is None or self.healthy.accuracy is None:  # an error ended it before its first validation
-            return 1.0
-        chance = 1 / self.healthy.facts["classes"]
-        return 1 - (self.sick.accuracy - chance) / (self.healthy.accuracy - chance)
+        """What the sick run lost of the healthy twin's score above chance, as a share."""
+        return self.healthy.measure.harm(self.sick.score, self.healthy.score, self.healthy.facts["classes"])
 
     @property
     def fails(self) -> bool:
-        """Does the sick run show its own signature, and lose as much accuracy as the mode says?
+        """Does the sick run show its own signature, and lose as much of its score as the mode says?
 
-        Where the mode says 0, the accuracy does not count: with a leak it is too good.
+        Where the mode says 0, the score does not count: with a leak it is too good.
         """
         shows = self.name in {found.name for found in self.diagnoses}
         return shows and (self.mode.harm == 0 or self.harm >= self.mode.harm)
@@ -188,7 +186,8 @@ def is_cured(name: str, recipe: Recipe, *, store: RunStore | None = None, **opti
     problem = why_not_cured(mode, run, healthy, recipe)
     if problem:
         return Verdict(False, problem, run)
-    praise = f"cured: {run.accuracy:.1%}, the healthy twin has {healthy.accuracy:.1%}, and no failure shows"
+    text = run.measure.text
+    praise = f"cured: {text(run.score)}, the healthy twin has {text(healthy.score)}, and no failure shows"
     return Verdict(True, praise, run)
 
 
@@ -206,11 +205,12 @@ def why_not_cured(
         error = run.facts.get("error")
         why = f"{error['kind']}: {error['message']}" if error else run.facts["stopped"]
         return f"not yet: the run ended after {len(run)} of {run.facts['planned_steps']} steps ({why})"
-    if run.accuracy is None:
+    measure, score = run.measure, run.score
+    if score is None:
         return "not yet: the run was never validated; leave evaluate_every at None"
     enough = mode.enough(recipe.summary()["data"])
-    if run.accuracy < enough:
-        return f"not yet: validation accuracy {run.accuracy:.1%}, expected at least {enough:.0%}"
-    if healthy.accuracy is not None and run.accuracy < healthy.accuracy - mode.close:
-        return f"not yet: validation accuracy {run.accuracy:.1%}, the healthy twin has {healthy.accuracy:.1%}"
+    if not measure.reaches(score, enough):
+        return f"not yet: {measure.words} {measure.text(score)}, expected {measure.bound} {measure.brief(enough)}"
+    if healthy.score is not None and not measure.reaches(score, healthy.score, mode.close):
+        return f"not yet: {measure.words} {measure.text(score)}, the healthy twin has {measure.text(healthy.score)}"
     return ""

@@ -1,6 +1,7 @@
 """The same instruments around any PyTorch training loop: two lines, and what they record is an ordinary run."""
 
 import contextlib
+import copy
 import dataclasses
 import math
 import sys
@@ -14,16 +15,19 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.recording.guard import Guard
-from labkit.recording.meters import WeightMeter
+from labkit.recording.meters import Probe, WeightMeter
 from labkit.recording.nan_hunt import in_forward, in_gradients, in_loss
-from labkit.recording.nested import first_tensor, split_batch
-from labkit.recording.recorder import FULL_EVERY, ORIGIN, SAMPLES, Recorder
+from labkit.recording.nested import Call, first_tensor, split_batch
+from labkit.recording.recorder import FULL_EVERY, ORIGIN, PROBE, SAMPLES, Recorder
 from labkit.recording.run import Run
 from labkit.training.loop import error_facts
 from labkit.training.state import current_scale
 
 # A live diagnosis reads everything recorded so far: rarely enough to cost little, often enough to be early.
 FIRST_ALARM, LATEST_ALARM = 8, 256  # steps: after 8, 16, 32 ... 256, then every 256
+# A first batch that becomes the probe: its samples, fewer tell too little and more cost time; and how far its loss may
+# be from the one recorded: rounding gives 1e-6, another loss differs by 1e-2 and more.
+FEWEST, MOST_SAMPLES, SAME_LOSS = 8, 512, 1e-4
 
 
 class Alarm(RuntimeError):
@@ -66,7 +70,8 @@ def watch(
     A batch is a pair (inputs, targets), a dictionary with an entry such as `labels`, or several inputs and the targets.
     `probe` is a fixed batch that is examined at every validation, to find dead units and to follow the loss of the same
     samples. `loss_fn(outputs, targets)` is its loss; by default cross-entropy for integer targets, else the mean
-    squared error. Several optimizers are given as a list; gradients are then measured when the last of them steps.
+    squared error. Without a probe the first batch becomes it, if that loss of its outputs is the one that you record.
+    Several optimizers are given as a list; gradients are then measured when the last of them steps.
     An instrument that fails on your net is switched off, says so in one line, and your training goes on; with
     `strict=True` it raises.
 
@@ -115,6 +120,8 @@ class Watch(Recorder):
         self.alarmed: set[str] = set()
         self.error: dict | None = None
         self.hook: Any = None
+        # Without a probe, what the net was called with at the first step, the targets, its outputs and the loss.
+        self.first_batch: tuple[Any, Tensor, Tensor, Tensor] | None = None
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -197,6 +204,8 @@ class Watch(Recorder):
             norm = self._hold() if self.held is None else self.held
             x, y = split_batch(batch)
             self._try(SAMPLES, lambda: self.samples.step(value, y))
+            if self.probe is None and self.calls == 0:
+                self.first_batch = self._try(PROBE, lambda: self._keep_first_batch(value, y))
             self.loss_was_finite = self.before_update is None or bool(value.isfinite())
             row, self.held = WeightMeter.row(value, norm), None
             scale = current_scale(self.scaler) if self.scaler else 1.0
@@ -208,6 +217,29 @@ class Watch(Recorder):
         if self.on_alarm and due and self._time_for_alarms():
             self.raise_alarms()
 
+    def _keep_first_batch(self, loss: Tensor, y: Any) -> tuple[Any, Tensor, Tensor, Tensor] | None:
+        """Copies, because the loop may go on in the same memory; the comparison waits, because it synchronises."""
+        outputs, given = self.activations.latest.get("outputs"), self.samples.latest
+        if outputs is None or given is None or not torch.is_tensor(y) or not y.ndim:
+            return None
+        if not FEWEST <= len(y) <= MOST_SAMPLES:
+            return None
+        alone = isinstance(given, Call) and len(given.positional) == 1 and not given.named
+        x = given.positional[0] if alone else given
+        return copy.deepcopy(x), y.clone(), outputs.clone(), loss.detach().clone()
+
+    def _probe_first_batch(self) -> None:
+        """At the first validation: the first batch becomes the probe, if the usual loss of its outputs was recorded."""
+        if self.first_batch is None:
+            return
+        (x, y, outputs, loss), self.first_batch = self.first_batch, None
+        try:
+            usual = self.loss(outputs, y).detach().float().mean()
+        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+            return  # another loss, or of other outputs
+        if math.isclose(usual, loss, rel_tol=SAME_LOSS):
+            self.probe = Probe(self.model, self.loss, x, y, self.autocast, self.guard)
+
     def _compare(self, step: int, row: Any) -> None:
         """After a jump the next steps are measured in full, not this one: the loop may have zeroed its gradients."""
         if self.full.jumped(step, *row, taken=self.steps):
@@ -215,6 +247,7 @@ class Watch(Recorder):
 
     def validation(self, **results: Tensor | float) -> None:
         """Record validation results: `loss=..., accuracy=...`."""
+        self._probe_first_batch()
         self.validate(**{name: as_result(name, each) for name, each in results.items()})
 
     def _time_for_alarms(self) -> bool:

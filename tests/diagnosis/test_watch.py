@@ -756,3 +756,22 @@ def test_the_step_of_the_first_nan_is_counted_as_the_loop_counts():
     assert run.facts["first_nonfinite"]["step"] == 12
     assert np.isnan(run["loss"][run.row_of(12)]) and run["step"][run.row_of(12)] == 12
     assert record.run.facts["first_nonfinite"]["step"] == 12  # asked again
+
+
+@pytest.mark.parametrize(("samples", "weight", "probed"), [(8, 1.0, True), (7, 1.0, False), (8, 1.001, False)])
+def test_without_a_probe_the_first_batch_becomes_it_if_its_usual_loss_is_recorded(samples, weight, probed):
+    """FEWEST and SAME_LOSS; what the net is called with counts, not what the loop records as the batch."""
+    torch.manual_seed(0)
+    model = nn.Linear(784, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with strictly(model, optimizer) as record:
+        for x, y in batches(3):
+            x, y = x[:samples], y[:samples]
+            optimizer.zero_grad()
+            loss = weight * cross_entropy(model(x.flatten(1)), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+        record.validation(loss=1.0)
+    assert ("probe_loss" in record.run) is probed
+    assert ("constant_loss" in record.run.facts) is probed

@@ -10,6 +10,7 @@ from labkit.diagnosis.study import Study, play
 from labkit.drawing import markdown
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.machine import cpu_name
+from labkit.recording.measure import ACCURACY, MEASURES, Measure
 from labkit.training import run_store
 from labkit.training.parallel import check_jobs, spread
 
@@ -24,7 +25,7 @@ class Outcome:
     named: bool  # and the diagnosis names it first
     cured: bool  # the cured run is clean, has learned, and is as good as the healthy one
     clean: bool  # the healthy run shows nothing and has learned
-    accuracy: dict[str, float]  # of the healthy, sick and cured run
+    score: dict[str, float | None]  # of the healthy, sick and cured run
     verdict: tuple[str, ...]  # what the diagnosis said of the sick run, the first cause first
     seconds: float
 
@@ -59,7 +60,7 @@ def judge(study: Study) -> Outcome:
         named=study.named,
         cured=study.is_cured,
         clean=study.is_clean,
-        accuracy={role: run.accuracy for role, run in study.runs.items()},
+        score={role: run.score for role, run in study.runs.items()},
         verdict=tuple(found.name for found in study.diagnoses),
         seconds=sum(run.facts["seconds"] for run in {id(run): run for run in study.runs.values()}.values()),
     )
@@ -71,7 +72,8 @@ def table(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
     for name in dict.fromkeys(each.name for each in outcomes):
         own = [each for each in outcomes if each.name == name]
         counts = (f"{sum(getattr(each, test) for each in own)}/{len(own)}" for test in CHECKS)
-        levels = (low_to_high([each.accuracy[role] for each in own]) for role in ("healthy", "sick", "cured"))
+        measure = FAILURES[name].measure
+        levels = (low_to_high([each.score[role] for each in own], measure) for role in ("healthy", "sick", "cured"))
         rows.append((name, *counts, *levels, f"{statistics.median(each.seconds for each in own):.1f}"))
     return rows
 
@@ -79,10 +81,13 @@ def table(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
 CHECKS = ("fails", "named", "cured", "clean")
 
 
-def low_to_high(values: list[float]) -> str:
-    """'93-95 %', or one number where both are the same."""
-    low, high = (f"{100 * value:.0f}" for value in (min(values), max(values)))
-    return f"{low} %" if low == high else f"{low}-{high} %"
+def low_to_high(values: list[float | None], measure: Measure = MEASURES[ACCURACY]) -> str:
+    """'93-95 %', '0.59-0.62 nats', or one number where both are the same; '-' where nothing was validated."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    low, high = (f"{value:.2f}" if measure.nats else f"{100 * value:.0f}" for value in (min(known), max(known)))
+    return f"{low if low == high else f'{low}-{high}'} {'nats' if measure.nats else '%'}"
 
 
 def outcomes_as_text(outcomes: list[Outcome]) -> str:
@@ -108,7 +113,8 @@ def broken(outcomes: list[Outcome]) -> list[str]:
         if not each.kept:
             wrong = ", ".join(f"not {test}" for test in CHECKS if not getattr(each, test))
             found = ", ".join(each.verdict) or "nothing"
-            levels = ", ".join(f"{role} {value:.1%}" for role, value in each.accuracy.items())
+            text = FAILURES[each.name].measure.text
+            levels = ", ".join(f"{role} {text(value)}" for role, value in each.score.items())
             lines.append(f"{each.name}, seed {each.seed}: {wrong}; diagnosed: {found}; {levels}")
     return lines
 
@@ -121,8 +127,9 @@ def in_markdown(outcomes: list[Outcome], dataset: str) -> str:
         "# The contract: results",
         "",
         "Every mode, trained with several seeds: does the sick run fail, is it named first by the diagnosis, does",
-        "the cure work, and does the healthy twin show nothing? Accuracies are of the validation set, lowest and",
-        "highest over the seeds; seconds are the median for the healthy, the sick and the cured run together.",
+        "the cure work, and does the healthy twin show nothing? Scores are of the validation set (accuracy, loss per",
+        "token in nats, or the share of legible samples), lowest and highest over the seeds; seconds are the median",
+        "for the healthy, the sick and the cured run together.",
         "",
         "The thresholds were set on these same seeds, so this says that the modes are reproducible, not how well the",
         "diagnosis does on runs it has not seen: that is what `labkit clinic` without `--contract` is for. In most",

@@ -2,6 +2,8 @@
 
 import random
 
+from labkit.diagnosis.evaluation import characters
+from labkit.training.language import LanguageRecipe
 from labkit.training.recipe import Recipe, short
 
 # Each kind of net with the settings under which it is known to learn. Hard cases are included on purpose: sparse
@@ -104,9 +106,32 @@ KINDS = {
     "clipped": {"clip": (1.0, 2.0), "lr": (0.1,), "momentum": (0.9,), "depth": (2, 3)},
     "decayed": {"weight_decay": (1e-4, 1e-3), "lr": (0.1,), "momentum": (0.0, 0.5), "schedule": ("exponential",)},
 }
+# Language models: shapes that train well in 300 steps, on digits and on characters of a text.
+SHAPES = {
+    "depth": (1, 2, 3),
+    "width": (32, 48, 64),
+    "heads": (2, 4),
+    "norm_order": ("pre", "post"),
+    "qk_norm": (False, True),
+    "tied": (False, True),
+    "embedding_scale": (0.1, 0.2),
+    "lr": (3e-3, 6e-3),
+    "dropout": (0.0, 0.1),
+}
+ON_TEXT = SHAPES | {"data": (characters.english_text,), "evaluate": (characters.evaluate_in_use,)}
+LANGUAGE_KINDS = {
+    "GPT on digits": SHAPES,
+    "GPT on text": ON_TEXT,
+    "GPT on text, smoothed labels": ON_TEXT | {"loss": (characters.smoothed_loss,)},
+    "GPT on text, packed": ON_TEXT | {"data": (characters.packed_text,)},
+    "GPT on text, padded": ON_TEXT | {"data": (characters.padded_text,)},
+    "GPT on text, accumulated": ON_TEXT | {"data": (characters.padded_text,), "step": (characters.accumulating_step,)},
+}
 COMMON = {"steps": (200, 300, 400), "samples": (5_000, 10_000, 20_000)}
 # Lowest validation accuracy of a run of this kind; below it the run has not learned, and is not counted as healthy.
-ENOUGH = {"transformer": 0.55, "recurrent": 0.6}
+# Language models: nats per token, at most.
+ENOUGH = {"transformer": 0.55, "recurrent": 0.6, "GPT on digits": 0.8}
+ENOUGH |= {kind: 2.6 for kind in LANGUAGE_KINDS if kind not in ENOUGH}
 USUAL = 0.8
 
 
@@ -117,13 +142,29 @@ def draw(count: int, seed: int = 0) -> list[tuple[str, Recipe]]:
     return [(kind, recipe(kind, chance)) for kind in (kinds[index % len(kinds)] for index in range(count))]
 
 
+def draw_language(count: int, seed: int = 0) -> list[tuple[str, Recipe]]:
+    """The same for language models."""
+    chance = random.Random(f"language {seed}")
+    kinds = list(LANGUAGE_KINDS)
+    return [(kind, recipe(kind, chance)) for kind in (kinds[index % len(kinds)] for index in range(count))]
+
+
+def choices_of(kind: str) -> dict[str, tuple]:
+    return LANGUAGE_KINDS[kind] if kind in LANGUAGE_KINDS else COMMON | KINDS[kind]
+
+
 def recipe(kind: str, chance: random.Random) -> Recipe:
-    choices = COMMON | KINDS[kind]
-    chosen = {name: chance.choice(values) for name, values in choices.items()}
-    return Recipe(**chosen, seed=chance.randrange(1000, 10_000))
+    chosen = {name: chance.choice(values) for name, values in choices_of(kind).items()}
+    made = LanguageRecipe if kind in LANGUAGE_KINDS else Recipe
+    return made(**chosen, seed=chance.randrange(1000, 10_000))
 
 
 def choices_as_text(kind: str) -> str:
     """The choices of a kind: 'lr 0.05, 0.1; depth 2, 3'."""
-    choices = (COMMON | KINDS[kind]).items()
-    return "; ".join(f"{name} {', '.join(map(short, values))}" for name, values in choices)
+    choices = choices_of(kind).items()
+    return "; ".join(f"{name} {', '.join(map(in_word, values))}" for name, values in choices)
+
+
+def in_word(value: object) -> str:
+    """A choice as people write it; a part by its name."""
+    return value.__name__ if callable(value) else short(value)

@@ -17,6 +17,7 @@ from labkit.diagnosis.evaluation.nets import NETS
 from labkit.drawing.markdown import sentence, table
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.machine import cpu_name
+from labkit.recording.measure import MEASURES
 
 OTHERS = tuple(net for net in NETS if net != "own")
 
@@ -213,6 +214,7 @@ def _conditions(found: Evaluation, command: str) -> str:
     for name, split in SPLITS.items():
         nets = "; ".join(f"{dataset}: {', '.join(nets)}" for dataset, nets in split.nets.items())
         nets += " (its own and one other in turn)" if split.in_turn else ""
+        nets += "".join(f"; language models on {each} too" for each in split.also)
         here = " **This page.**" if name == found.split else ""
         splits.append(f"- `--split {name}`, seeds from {split.first_seed}, nets {nets}: {split.purpose}.{here}")
     return "\n\n".join(map(_wrapped, lines)) + "\n\n" + "\n".join(_wrapped(each, "  ") for each in splits)
@@ -272,9 +274,9 @@ def _by_kind(runs: list[Healthy]) -> tuple[tuple[str, ...], list[tuple[str, ...]
         own = [each for each in runs if each.kind == kind]
         learned = [each for each in own if each.learned]
         alarms = sum(bool(each.verdict) for each in learned)
-        reached = low_to_high([each.accuracy for each in learned]) if learned else ""
+        reached = low_to_high([each.accuracy for each in learned], MEASURES[learned[0].measure]) if learned else ""
         rows.append((kind, str(len(own)), str(len(learned)), reached, str(alarms), healthy_runs.choices_as_text(kind)))
-    return ("kind", "runs", "learned", "accuracy", "false alarms", "drawn from"), rows
+    return ("kind", "runs", "learned", "reached", "false alarms", "drawn from"), rows
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -21,7 +21,7 @@ KEPT = contract.Outcome(
     named=True,
     cured=True,
     clean=True,
-    accuracy={"healthy": 0.94, "sick": 0.11, "cured": 0.95},
+    score={"healthy": 0.94, "sick": 0.11, "cured": 0.95},
     verdict=("dead_relu",),
     seconds=2.0,
 )
@@ -52,7 +52,7 @@ def test_a_study_is_judged_by_what_it_is():
         run_store.in_memory.put(recipe, trained(recipe))
     outcome = contract.judge(play(mode, recipes, run_store.in_memory))
     assert outcome.named and not outcome.cured and not outcome.clean  # six steps are too few to learn
-    assert outcome.accuracy["sick"] < outcome.accuracy["healthy"]
+    assert outcome.score["sick"] < outcome.score["healthy"]
 
 
 def test_the_page_says_under_which_conditions():

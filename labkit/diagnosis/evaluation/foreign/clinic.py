@@ -17,6 +17,7 @@ import torch
 
 from labkit.diagnosis.diagnose import UNSURE, Diagnosis, diagnose
 from labkit.diagnosis.evaluation.blind import is_at
+from labkit.diagnosis.evaluation.foreign import conditions
 from labkit.diagnosis.evaluation.foreign.operators import Fault
 from labkit.diagnosis.evaluation.foreign.registry import FAULTS, PROGRAMS, SPLITS, healthy_variants
 from labkit.diagnosis.evaluation.foreign.setup import Settings, Setup
@@ -34,15 +35,17 @@ DETAILED = ("development", "retired")  # the splits whose misses are shown; of t
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: a program with a fault, or without one and with these settings."""
+    """What is trained: a program with a fault, or without one and with these settings or under harder conditions."""
 
     program: str
     seed: int
     fault: str | None = None
     settings: Settings | None = None
+    conditions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = self.fault or (", ".join(map(str, asdict(self.settings).values())) if self.settings else "healthy")
+        settings = ", ".join(map(str, asdict(self.settings).values())) if self.settings else "healthy"
+        what = self.fault or ", ".join(self.conditions) or settings
         return f"{self.program}, {what}, seed {self.seed}"
 
 
@@ -107,14 +110,17 @@ def trained(case: Case) -> tuple[Run, float, tuple[str, ...], str]:
     """(the run, the score, the places of the fault, an error of labkit's own)."""
     recording, places, crash, score = Recording(), [], "", math.nan
 
-    def broken(setup: Setup) -> None:
-        assert case.fault
-        places.extend(FAULTS[case.fault](setup))
+    def changed(setup: Setup) -> None:
+        conditions.change(case.conditions, setup)
+        if case.fault:
+            places.extend(FAULTS[case.fault](setup))
+
+    watching = conditions.watching_under(case.conditions, recording)
 
     # What labkit says about instruments that it switches off is counted below, and need not be printed.
     with few_threads(), contextlib.redirect_stderr(Silent()):
         try:
-            score = PROGRAMS[case.program](recording, case.seed, broken if case.fault else None, case.settings)
+            score = PROGRAMS[case.program](watching, case.seed, changed, case.settings)
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
             crash = f"{type(error).__name__}: {error}" if raised_by_labkit(error) else ""
     assert recording.record, f"{case}: the program never called watch"
@@ -159,7 +165,7 @@ def examined(
         case,
         counts=hurts(score, healthy_score(case.program, case.seed))
         if case.fault
-        else score >= PROGRAMS[case.program].enough,
+        else score >= (conditions.ENOUGH if case.conditions else PROGRAMS[case.program].enough),
         verdict=tuple((each.name, round(each.confidence, 3)) for each in verdict),
         place=verdict[0].place if verdict else "",
         wanted=places,
@@ -270,13 +276,18 @@ def calibration(found: Foreign) -> list[Bin]:
     """Confidence against correctness. On a healthy run any diagnosis is wrong; "unsure" is left out."""
     given = [(each.verdict[0][1], each.rank == 1) for each in found.ill if each.noticed and not unsure(each)]
     given += [(each.verdict[0][1], False) for each in found.false_alarms if not unsure(each)]
-    bins = []
+    return bins(given)
+
+
+def bins(given: Sequence[tuple[float, bool]]) -> list[Bin]:
+    """Of (confidence, correct), those ranges that have any."""
+    found = []
     for low, high in itertools.pairwise(EDGES):
         inside = [(confidence, right) for confidence, right in given if low <= confidence < high]
         if inside:
             mean = sum(confidence for confidence, _ in inside) / len(inside)
-            bins.append(Bin(low, min(high, 1.0), len(inside), sum(right for _, right in inside), mean))
-    return bins
+            found.append(Bin(low, min(high, 1.0), len(inside), sum(right for _, right in inside), mean))
+    return found
 
 
 def hold(
@@ -286,15 +297,19 @@ def hold(
     modes: Sequence[str] | None = None,
     seeds: int = 1,
     healthy: int = 200,
+    harder: int = 0,
     jobs: int = 1,
     folder: Path | None = None,
     kept_only: bool = False,
 ) -> Foreign:
     """Diagnose every verified case of a split on the first `seeds` verified seeds, and `healthy` healthy runs.
 
-    The programs themselves, without a fault, are healthy runs too, and come on top.
+    The programs themselves, without a fault, are healthy runs too, and come on top; and so do `harder` healthy runs
+    under harder conditions, such as noise.
     """
-    check_arguments(split, programs, seeds, healthy, jobs, folder, kept_only)
+    check_arguments(
+        split, programs, healthy=healthy, jobs=jobs, seeds=seeds, harder=harder, folder=folder, kept_only=kept_only
+    )
     names = [name for name in SPLITS[split] if programs is None or name in programs]
     pairs = [each for each in verified(split) if each.program in names]
     if modes is not None:
@@ -303,6 +318,7 @@ def hold(
     well = [Case(name, seed) for seed in SEEDS[:seeds] for name in names]
     drawn = healthy_variants(split, healthy)
     well += [Case(name, seed, None, settings) for name, seed, settings in drawn if name in names]
+    well += [Case(name, seed, conditions=chosen) for name, seed, chosen in conditions.draw(names, harder)]
     asked = len(ill) + len(well)
     if kept_only:
         assert folder
@@ -314,11 +330,13 @@ def hold(
 def check_arguments(
     split: str,
     programs: Sequence[str] | None,
-    seeds: int,
+    *,
     healthy: int,
     jobs: int,
-    folder: Path | None,
-    kept_only: bool,
+    seeds: int = 1,
+    harder: int = 0,
+    folder: Path | None = None,
+    kept_only: bool = False,
 ) -> None:
     """Refuse a bad value before anything is trained."""
     check_jobs(jobs)
@@ -330,8 +348,9 @@ def check_arguments(
             raise RecipeError(problem)
     if not 1 <= seeds <= len(SEEDS):
         raise RecipeError(f"seeds: expected 1 to {len(SEEDS)}, on which the faults were verified, got {seeds}")
-    if healthy < 0:
-        raise RecipeError(f"healthy: expected a number of runs, at least 0, got {healthy}")
+    for name, count in {"healthy": healthy, "harder": harder}.items():
+        if count < 0:
+            raise RecipeError(f"{name}: expected a number of runs, at least 0, got {count}")
     if kept_only and folder is None:
         raise RecipeError("--kept evaluates the runs in a folder: name it with --runs FOLDER")
     if kept_only and folder and not folder.is_dir():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labkit.diagnosis.evaluation.foreign.setup import Setup
 
 # Modes that the catalogue may not have yet. When one is added under another name, the name is changed here.
-INTENDED = ("plain_net_too_deep", "momentum_too_high", "loss_scaled_down")
+INTENDED = ("plain_net_too_deep", "augmentation_changes_meaning", "embeddings_collapse")
 
 
 class DoesNotApply(Exception):

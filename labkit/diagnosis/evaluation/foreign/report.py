@@ -32,7 +32,8 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 def numbers(found: Foreign) -> list[Row]:
     """Every number of the evaluation, the most important first."""
     ill, well = found.ill, found.counted
-    twins = [each for each in well if each.case.settings is None]
+    harder = [each for each in well if each.case.conditions]
+    twins = [each for each in well if each.case.settings is None and each not in harder]
     variants = [each for each in well if each.case.settings is not None]
     return [
         Row("noticed: something is said", share(ill, noticed), 0.95),
@@ -44,6 +45,7 @@ def numbers(found: Foreign) -> list[Row]:
         Row("- of these unsure", (share(well, unsure)[0], share(well, noticed)[0])),
         Row("- the programs themselves", share(twins, noticed)),
         Row("- with other settings", share(variants, noticed)),
+        *([Row("- under harder conditions", share(harder, noticed))] if harder else []),
         Row("labkit raised an error", share(found.all, lambda each: bool(each.crash)), 0.0, most=True),
         Row("an instrument was switched off", share(found.all, lambda each: bool(each.switched_off))),
     ]

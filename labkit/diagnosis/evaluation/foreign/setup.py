@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 PROBE = 96  # training samples of the fixed batch that `watch` examines
-PER_STEP = ("linear decay",)  # schedules whose loops call `end_step`
+PER_STEP = ("linear decay", "one cycle", "warmup and cosine")  # schedules whose loops call `end_step`
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Setup:
     scheduler: Any = None  # stepped once per epoch, or after each step if the schedule is in PER_STEP
     shuffle: bool = True
     reached: float = math.nan  # the measure at the last validation
+    in_use: Callable[[], float] | None = None  # the measure on new data, where a leak makes the validation wrong
 
     def __post_init__(self) -> None:
         self.batch_size, self.epochs = self.settings.batch_size, self.settings.epochs
@@ -92,6 +93,12 @@ class Setup:
             self.reached = self.measure(outputs, self.val[-1])
         self.model.train()
         return loss
+
+    def measured_on(self, data: list[Tensor]) -> float:
+        """The measure on other data than those of the validation, in eval mode."""
+        self.model.eval()
+        with torch.no_grad():
+            return self.measure(self.model(*data[:-1]), data[-1])
 
     def validate(self, record: Any) -> None:
         """Evaluate, and record loss and measure."""
@@ -164,6 +171,8 @@ class Program:
             if fault:
                 fault(setup)
             self.loop(setup, watch)
+            if setup.in_use:
+                setup.reached = setup.in_use()
         return setup.score
 
 
@@ -234,7 +243,19 @@ def scheduler_for(optimizer: torch.optim.Optimizer, settings: Settings, steps: i
     if settings.schedule == "linear decay":  # after a short warm-up, as transformers have it
         first = max(1, steps // 20)
         return schedulers.LambdaLR(optimizer, lambda at: min((at + 1) / first, max(0.05, 1 - at / steps)))
+    if settings.schedule in RISING:
+        return schedulers.LambdaLR(optimizer, lambda at: risen_and_fallen(at / steps, RISING[settings.schedule]))
     return None
+
+
+RISING = {"one cycle": 0.3, "warmup and cosine": 0.08}  # the share of the steps in which the learning rate rises
+
+
+def risen_and_fallen(done: float, rising: float) -> float:
+    """The share of the full learning rate: up in a line, then down as a cosine."""
+    if done < rising:
+        return 0.05 + 0.95 * done / rising
+    return 0.02 + 0.49 * (1 + math.cos(math.pi * min(1.0, (done - rising) / (1 - rising))))
 
 
 def generator(seed: int) -> torch.Generator:

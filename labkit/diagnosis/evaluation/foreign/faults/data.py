@@ -1,6 +1,6 @@
 """Faults in the training data and the validation data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -55,13 +55,110 @@ def most_labels_wrong(s: Setup) -> None:
 def targets_permuted_in_each_batch(s: Setup) -> None:
     """An augmentation puts the inputs of each batch in a new order and leaves the targets as they were."""
     need(s.kind not in ("matching",))
-    chance, epoch = generator(s.seed), s.epoch
+    chance = generator(s.seed)
 
-    def permuted() -> Iterator[tuple[Tensor, ...]]:
-        for *inputs, targets in epoch():
-            yield *inputs, targets[torch.randperm(len(targets), generator=chance)]
+    def permuted(*batch: Tensor) -> tuple[Tensor, ...]:
+        return *batch[:-1], batch[-1][torch.randperm(len(batch[-1]), generator=chance)]
 
-    s.epoch = permuted  # type: ignore[method-assign]
+    change_batches(s, permuted)
+
+
+def change_batches(s: Setup, change: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Do this to each training batch, as an augmentation would."""
+    epoch = s.epoch
+
+    def changed() -> Iterator[tuple[Tensor, ...]]:
+        for batch in epoch():
+            yield change(*batch)
+
+    s.epoch = changed  # type: ignore[method-assign]
+
+
+# An augmentation after which the targets no longer hold. Where they still hold, as those of discs and squares do when
+# the image is turned, the program is not hurt, and the case does not count.
+MEANING = ("augmentation_changes_meaning", "labels_detached", "labels_shuffled")
+
+
+@fault("augmentation", *MEANING)
+def turned_at_random(s: Setup) -> None:
+    """Each training image is turned by a random number of right angles."""
+    need(s.train[0].ndim == 4 and s.train[0].shape[2] == s.train[0].shape[3] and s.train[-1].ndim < 3)
+    augment(s, lambda x, chance: turned(x, torch.randint(4, (len(x),), generator=chance)))
+
+
+def turned(x: Tensor, quarters: Tensor) -> Tensor:
+    return torch.stack([image.rot90(int(times), (1, 2)) for image, times in zip(x, quarters, strict=True)])
+
+
+@fault("augmentation", *MEANING)
+def mirrored_at_random(s: Setup) -> None:
+    """Each training image or signal is mirrored at random: left becomes right, late becomes early."""
+    need(images_or_signals(s) and s.train[-1].ndim < 3)
+    axis = 1 if s.train[0].ndim == 3 and s.train[0].shape[1] > s.train[0].shape[2] else -1  # (time, features)
+    augment(s, lambda x, chance: x.where(coins(x, chance), x.flip(axis)))
+
+
+@fault("augmentation", *MEANING)
+def inverted_at_random(s: Setup) -> None:
+    """Each training image or signal is inverted at random: light becomes dark, up becomes down."""
+    need(images_or_signals(s))
+    augment(s, lambda x, chance: x.where(coins(x, chance), -x))
+
+
+def images_or_signals(s: Setup) -> bool:
+    return (
+        has_float_inputs(s) and s.train[0].ndim > 2 and s.kind not in ("reconstruction", "ranking", "pairs", "matching")
+    )
+
+
+def coins(x: Tensor, chance: torch.Generator) -> Tensor:
+    """True for half of the samples, in a shape that goes with theirs."""
+    return (torch.rand(len(x), generator=chance) < 0.5).reshape(-1, *[1] * (x.ndim - 1))
+
+
+def augment(s: Setup, change: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+    """Change the first input of each training batch, and leave the targets as they are."""
+    chance = generator(s.seed)
+    change_batches(s, lambda x, *rest: (change(x, chance), *rest))
+
+
+# --- leaks --------------------------------------------------------------------------------------------
+
+# A leak makes the score of the validation better, so it is no measure of harm. What counts here is the score that the
+# net has in use: on samples that it was not trained on, with the inputs that are there before the target is known.
+# A leak of a part of the validation data into the training data is left out: it makes no net worse, only its score.
+
+
+@fault("leakage", "leakage")
+def trained_on_validation_data(s: Setup) -> None:
+    """The training loop is given the validation data, a fraction of the samples that were meant for it."""
+    unseen = s.train
+    s.train = [each.clone() for each in s.val]
+    s.in_use = lambda: s.measured_on(unseen)
+
+
+@fault("leakage", "target_in_inputs")
+def target_as_a_column(s: Setup) -> None:
+    """One column of the table is computed from the target, and will be empty as long as the target is not known."""
+    need(has_float_inputs(s) and s.train[0].ndim == 2 and s.train[-1].ndim == 1 and s.kind != "matching")
+    known, spread = s.train[-1].float().mean(), s.train[-1].float().std()
+    unknown = [each.clone() for each in s.val]
+    unknown[0][:, -1] = 0
+    for data in (s.train, s.val):
+        data[0] = data[0].clone()
+        data[0][:, -1] = (data[-1].float() - known) / spread
+    s.in_use = lambda: s.measured_on(unknown)
+
+
+@fault("leakage", "target_in_inputs")
+def labels_not_shifted(s: Setup) -> None:
+    """A language model is to predict the token that it is given, and not the one after it."""
+    need(s.kind == "tokens" and s.train[0].shape == s.train[-1].shape)
+    need(torch.equal(s.train[0][:, 1:], s.train[-1][:, :-1]))
+    shifted = list(s.val)
+    for data in (s.train, s.val):
+        data[-1] = data[0].clone()
+    s.in_use = lambda: s.measured_on(shifted)
 
 
 @fault("data", "labels_detached", "labels_shuffled")

@@ -165,3 +165,16 @@ def one_class_weighs_most(s: Setup) -> None:
     weights = torch.full((int(s.train[-1].max()) + 1,), 1e-3)
     weights[0] = 1.0
     s.loss = lambda outputs, targets: F.cross_entropy(logits_of(outputs), targets, weight=weights)
+
+
+@fault("output and loss", "embeddings_collapse")
+def nothing_is_pushed_apart(s: Setup) -> None:
+    """The loss only pulls together what belongs together: the same embedding for everything is perfect."""
+    need(s.kind in ("pairs", "matching"))
+    outputs = s.model(*(each[:8] for each in s.train[:-1]))
+    if isinstance(outputs, tuple):
+        need(len(outputs) > 1 and outputs[0].shape == outputs[1].shape)
+        s.loss = lambda outputs, _: F.pairwise_distance(outputs[0], outputs[1]).pow(2).mean()
+    else:  # the similarity of each with each
+        need(torch.is_tensor(outputs) and outputs.shape == (8, 8))
+        s.loss = lambda outputs, _: -outputs.diagonal().mean()

@@ -1,0 +1,1 @@
+"""The prescriptions, by what they change. `catalogue.py` has them all, and those for a diagnosis."""
