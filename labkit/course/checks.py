@@ -1,4 +1,4 @@
-"""Find an exercise by its id, check an answer, give a hint: every exercises/lesson_NN.py defines `exercises`."""
+"""Find an exercise or a prediction by its id: every exercises/lesson_NN.py defines `exercises`, many `predictions`."""
 
 import functools
 import importlib
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from labkit.course import exercises
 from labkit.course.grading import Exercise, Feedback, Words
+from labkit.course.predictions import Prediction, Reply
 from labkit.errors import RecipeError, near
 
 
@@ -63,3 +64,36 @@ def check(id: str, answer: object) -> Feedback:
 def hint(id: str, number: int = 1) -> Words:
     """One hint of an exercise; later hints give away more."""
     return EXERCISES[id].hint(number)
+
+
+# --- predictions ---
+
+
+@functools.cache
+def lesson_predictions(lesson: str) -> dict[str, Prediction]:
+    """The predictions of one lesson, such as "06"; a lesson may have none."""
+    module = importlib.import_module(f"{exercises.__name__}.lesson_{lesson}")
+    found: dict[str, Prediction] = {}
+    for each in getattr(module, "predictions", ()):
+        if each.id in found or not each.id.startswith(f"{lesson}."):
+            raise RecipeError(f"lesson_{lesson}.py: expected ids {lesson}.0, {lesson}.0b, ..., got {each.id!r}")
+        found[each.id] = each
+    return found
+
+
+def prediction_of(id: str) -> Prediction:
+    lesson = str(id).partition(".")[0]
+    found = lesson_predictions(lesson) if lesson in lessons() else {}
+    if id not in found:
+        known = [id for each in lessons() for id in lesson_predictions(each)]
+        raise RecipeError(f"there is no prediction {id!r}. {near(id, known)}")
+    return found[id]
+
+
+ASK = object()  # in place of a choice: the prediction is answered instead of recorded
+
+
+def predict(id: str, choice: object = ASK) -> Reply:
+    """Record a choice before the run: predict("05.0", 3). After the run, predict("05.0") says whether it was right."""
+    asked = prediction_of(id)
+    return asked.answer() if choice is ASK else asked.record(choice)

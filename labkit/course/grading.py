@@ -19,13 +19,15 @@ from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.files import PACKAGE
 from labkit.recording.run import Run
+from labkit.recording.traces import TRACES
 from labkit.training import run_store
 from labkit.training.loop import train
 from labkit.training.recipe import Recipe, changes_in_words
 
-KINDS = ("build", "cure", "explain")
+KINDS = ("build", "cure", "loop", "explain", "diagnose")
 RIGHT, NOT_YET, NOT_ATTEMPTED = "right", "not yet", "not attempted"
-MARKS = {RIGHT: ("✔", "#2a9d5c"), NOT_YET: ("…", "#c77700"), NOT_ATTEMPTED: ("○", "#808080")}  # shape and colour
+# Shape and colour. As text these colours have a contrast of 4.7 and more on white, and of 3.8 on a dark theme.
+MARKS = {RIGHT: ("✔", "#1d7f4a"), NOT_YET: ("…", "#a66200"), NOT_ATTEMPTED: ("○", "#737373")}
 HIDDEN_SEED = 11  # used by no lesson: a cure that works for one seed only is luck
 SHORT = 70  # characters shown of a student's value
 LONG = 1000  # items from which on a collection is not shown: that would take longer than anybody reads
@@ -64,8 +66,8 @@ class Exercise:
             raise RecipeError(f"exercise {self.id!r}: expected an id such as '06.2', the lesson and a number")
         if self.kind not in KINDS:
             raise RecipeError(f"exercise {self.id}: expected a kind among {', '.join(KINDS)}, got {self.kind!r}")
-        if not self.hints or self.points < 1:
-            raise RecipeError(f"exercise {self.id}: expected at least one hint and one point")
+        if not self.hints or self.points < 0:
+            raise RecipeError(f"exercise {self.id}: expected at least one hint, and points of 0 (optional) or more")
         for name in self.modes:
             FAILURES[name]  # an unknown name raises here, not when a student checks
 
@@ -131,10 +133,15 @@ class Feedback:
         mark, colour = MARKS[self.state]
         title = html.escape(f"{self.exercise.id} {self.exercise.title}")
         lines = "<br>".join(html.escape(line) for line in self._advice.splitlines())
-        return (
-            f'<div role="status" style="border-left: 4px solid {colour}; padding: 0.3em 0.8em; margin: 0.3em 0">'
-            f'<b><span style="color: {colour}">{mark} {self.state}</span> · {title}</b><br>{lines}</div>'
-        )
+        return framed_html(mark, colour, self.state, title, lines)
+
+
+def framed_html(mark: str, colour: str, state: str, title: str, lines: str) -> str:
+    """The frame of feedback in a notebook, which screen readers announce; title and lines are HTML already."""
+    return (
+        f'<div role="status" style="border-left: 4px solid {colour}; padding: 0.3em 0.8em; margin: 0.3em 0">'
+        f'<b><span style="color: {colour}">{mark} {state}</span> · {title}</b><br>{lines}</div>'
+    )
 
 
 # --- building blocks for the judges ---
@@ -291,6 +298,80 @@ def explain(id: str, title: str, *, right: dict | str, wrong: dict, because: str
     return Exercise(id=id, title=title, kind="explain", judge=judge, **fields)
 
 
+def diagnose(
+    id: str,
+    title: str,
+    *,
+    failure: str | tuple[str, ...],
+    place: str | tuple[str, ...] = (),
+    evidence: Mapping[str, tuple[float, float] | None],
+    wrong: Mapping[str, str] | None = None,
+    because: str = "",
+    **fields,
+) -> Exercise:
+    """A free-form diagnosis of a sealed run: {"failure": ..., "place": ..., "evidence": ..., "value": ...}.
+
+    `failure` and `place` are the names that are accepted; without a place none is asked for. `evidence` has the traces
+    that show the failure, each with the range in which a measured `value` lies, or None where no number is asked for.
+    `wrong` says of failures that look alike why they are not it.
+    """
+    failures, places = _as_tuple(failure), _as_tuple(place)
+    asked = ["failure", *["place"] * bool(places), "evidence", *["value"] * any(evidence.values())]
+    wrong = wrong or {}
+    for name in (*failures, *wrong):
+        FAILURES[name]
+    for name in evidence:
+        if name not in TRACES:
+            raise RecipeError(f"exercise {id}: there is no trace {name!r}. {near(name, TRACES)}")
+
+    def judge(answers) -> str:
+        if not isinstance(answers, Mapping):
+            raise NotYet(f"Expected a dict with the keys {', '.join(asked)}, got {short(answers)}.")
+        if all(is_blank(answers.get(question)) for question in asked):
+            raise NotAttempted
+        given = {question: answers.get(question) for question in asked}
+        judges = {"failure": _of_failure, "place": _of_place, "evidence": _of_evidence, "value": _of_value}
+        remarks = {
+            question: "not answered yet." if is_blank(value) else judges[question](value, given)
+            for question, value in given.items()
+        }
+        good = [question for question, words in remarks.items() if not words]
+        bad = [f"{question}: {words}" for question, words in remarks.items() if words]
+        expect(not bad, "\n".join([f"Correct: {', '.join(good)}."] * bool(good) + bad))
+        return because
+
+    def _of_failure(name, _) -> str:
+        if name in failures:
+            return ""
+        if name not in FAILURES:
+            return f"{short(name)} is no failure of the lab. {near(name, FAILURES)} labkit.FAILURES lists them."
+        return wrong.get(name) or f"the run does not show {FAILURES[name].title.lower()}."
+
+    def _of_place(name, _) -> str:
+        return "" if name in places else f"it does not begin at {short(name)}. Where does it show first or most?"
+
+    def _of_evidence(name, _) -> str:
+        if name in evidence:
+            return ""
+        if name not in TRACES:
+            return f"{short(name)} is no trace of a run. {near(name, TRACES)}"
+        return f"{name} does not tell this failure from its look-alikes. Which trace leaves its healthy range?"
+
+    def _of_value(value, given) -> str:
+        limits = evidence.get(given["evidence"]) if isinstance(given["evidence"], str) else None
+        if limits is None:
+            return "" if given["evidence"] in evidence else "it is compared once the evidence is right."
+        low, high = limits
+        seen = number(value, "value")
+        return "" if low <= seen <= high else f"{seen:.3g} is not what {given['evidence']} shows there. Read it again."
+
+    return Exercise(id=id, title=title, kind="diagnose", judge=judge, modes=failures, **fields)
+
+
+def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
 def sealed_runs(sealed: dict[str, str], own: dict[str, dict] | None = None, **changes) -> dict[str, Run]:
     """Patients for an `explain`: letter -> sick run of a mode, with changes for all and `own` changes for some."""
     own = own or {}
@@ -312,7 +393,7 @@ def is_stub(function) -> bool:
         return False
     given = code.co_argcount + code.co_kwonlyargcount
     given += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return not code.co_names and len(code.co_varnames) == given
+    return not code.co_names and not code.co_freevars and len(code.co_varnames) == given
 
 
 def short(value) -> str:

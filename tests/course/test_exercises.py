@@ -9,9 +9,9 @@ import torch
 from helpers import ROOT, tiny, trained
 
 import labkit
-from labkit.course import exercises, grading
+from labkit.course import exercises, grading, notebooks
 from labkit.course.checks import EXERCISES, lessons
-from labkit.course.grading import Exercise, NotYet, Student, build, cure, expect_close, explain
+from labkit.course.grading import Exercise, NotYet, Student, build, cure, diagnose, expect_close, explain
 from labkit.diagnosis.study import Verdict
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
@@ -31,7 +31,7 @@ TOTAL = build("99.1", "Add", judge_total, example="total(numbers)", hints=("Loop
 def test_a_file_of_helpers_beside_the_lessons_is_no_lesson(tmp_path, monkeypatch):
     (tmp_path / "helpers.py").touch()
     monkeypatch.setattr(exercises, "__path__", [*exercises.__path__, str(tmp_path)])
-    assert lessons() == [f"{number:02}" for number in range(14)]
+    assert lessons() == [path.name[:2] for path in notebooks.solutions(ROOT)]
     assert "helpers.1" not in EXERCISES
 
 
@@ -68,7 +68,7 @@ def test_an_untouched_stub_is_not_attempted(stub):
 @pytest.mark.parametrize("id", EXERCISES)
 @pytest.mark.parametrize("stub", [stub_that_raises, stub_of_nbgrader, None, ...])
 def test_no_exercise_fails_on_a_stub(id, stub):
-    if EXERCISES[id].kind == "build" or not callable(stub):
+    if EXERCISES[id].kind in ("build", "loop") or not callable(stub):
         assert labkit.check(id, stub).state == "not attempted"
 
 
@@ -364,9 +364,9 @@ def test_an_unknown_exercise_suggests_the_nearest(ask):
     ("changes", "words"),
     [
         ({"id": "6.1"}, "expected an id such as"),
-        ({"kind": "quiz"}, "expected a kind among build, cure, explain"),
+        ({"kind": "quiz"}, "expected a kind among build, cure, loop, explain, diagnose"),
         ({"hints": ()}, "at least one hint"),
-        ({"points": 0}, "at least one hint and one point"),
+        ({"points": -1}, "points of 0 \\(optional\\) or more"),
     ],
 )
 def test_a_bad_exercise_says_what_is_expected(changes, words):
@@ -433,3 +433,54 @@ def test_a_detector_that_disturbs_or_overlooks_is_told_what(fault, words):
 def test_an_update_ratio_is_a_ratio():
     assert labkit.check("00.1", lambda before, after: ((after - before).norm() / before.norm()).item())
     assert "moved by 0.5" in str(labkit.check("00.1", lambda before, after: (after - before).norm().item()))
+
+
+# --- free-form diagnosis ---
+
+SEALED = diagnose(
+    "99.3",
+    "What does the run have?",
+    failure=("vanishing_gradients", "plateau"),
+    place="layer1",
+    evidence={"grad_norm": (1e-9, 1e-5), "grad_ratio": None},
+    wrong={"dead_relu": "its units are active."},
+    because="The gradient shrinks tenfold per layer.",
+    hints=("Look.",),
+)
+
+
+def found_in(**changes) -> str:
+    answer = {"failure": "vanishing_gradients", "place": "layer1", "evidence": "grad_norm", "value": 1e-6}
+    return str(SEALED.check(answer | changes))
+
+
+def test_a_right_diagnosis_is_right_by_any_evidence_that_shows_it():
+    assert "right" in found_in() and "shrinks tenfold" in found_in()
+    assert "right" in found_in(evidence="grad_ratio", value="any") and "right" in found_in(failure="plateau")
+    assert "right" in found_in(value=torch.tensor(1e-7))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"place": "layer9"}, "Correct: failure, evidence, value.\n  place: it does not begin at 'layer9'"),
+        ({"failure": "dead_relu"}, "Correct: place, evidence, value.\n  failure: its units are active."),
+        ({"failure": "vanishing_gradient"}, "Did you mean 'vanishing_gradients'?"),
+        ({"failure": "exploding_gradients"}, "does not show exploding gradients"),
+        ({"evidence": "loss"}, "loss does not tell this failure from its look-alikes"),
+        ({"evidence": "grad_nrm"}, "Did you mean 'grad_norm'?"),
+        ({"value": 0.5}, "Correct: failure, place, evidence.\n  value: 0.5 is not what grad_norm shows there"),
+        ({"value": "small"}, "Expected one number as value"),
+        ({"place": None}, "place: not answered yet."),
+    ],
+)
+def test_a_diagnosis_that_is_partly_right_is_told_which_part(changes, words):
+    found = found_in(**changes)
+    assert "not yet" in found and words in found
+
+
+def test_an_empty_diagnosis_is_not_attempted_and_a_wrong_exercise_is_refused():
+    assert SEALED.check({"failure": "", "place": ...}).state == "not attempted"
+    assert "Expected a dict with the keys failure, place, evidence, value" in str(SEALED.check("vanishing"))
+    with pytest.raises(RecipeError, match="no trace 'grad'"):
+        diagnose("99.3", "X", failure="dead_relu", evidence={"grad": None}, hints=("Look.",))

@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.course.exercises import lesson_01
+from labkit.training.loop import train
 
 
 def gradient_norms(net):
@@ -98,10 +100,108 @@ def test_a_usual_mistake_is_named(id, answer, words):
     assert found.state == "not yet" and words in str(found)
 
 
-def test_the_cure_may_not_change_the_batch():
-    sick = labkit.FAILURES["batch_too_small"].sick
-    found = labkit.check("01.4", sick.but(batch_size=128))
-    assert found.state == "not yet" and "has to keep" in str(found)
+def small_batches(together, mean=True, clear=True):
+    """A loop that updates after `together` batches, with or without its slips."""
+
+    def train(model, optimizer, loader):
+        for _ in range(3):
+            for number, (x, y) in enumerate(loader, start=1):
+                (cross_entropy(model(x), y) / (together if mean else 1)).backward()
+                if number % together == 0:
+                    optimizer.step()
+                    if clear:
+                        optimizer.zero_grad()
+
+    return train
+
+
+@pytest.mark.parametrize("together", [8, 16])
+def test_small_batches_converge_with_averaged_gradients(together):
+    assert labkit.check("01.4", small_batches(together))
+
+
+@pytest.mark.parametrize(
+    "slip", [{"together": 1}, {"together": 8, "mean": False}, {"together": 8, "clear": False}], ids=str
+)
+def test_other_loops_do_not_converge(slip):
+    found = labkit.check("01.4", small_batches(**slip))
+    assert found.state == "not yet" and "correct" in str(found)
+
+
+def test_the_sealed_run_is_wrong_before_its_first_step():
+    run = lesson_01.sealed()
+    assert run["loss"][0] > 10 * math.log(10) and run["weight_norm"][0][1] > 50 * 2 and run["weight_norm"][0][0] < 10
+    assert labkit.diagnose(run)[0].name == "head_init_too_large"
+    for name, value in {"loss": run["loss"][0], "weight_norm": run["weight_norm"][0][1]}.items():
+        right = {"failure": "head_init_too_large", "place": "layer2", "evidence": name, "value": value}
+        assert labkit.check("01.6", right)
+        assert "value: " in str(labkit.check("01.6", right | {"value": value / 10}))
+    reflex = right | {"failure": "learning_rate_too_high"}
+    assert "before any step" in str(labkit.check("01.6", reflex))
+
+
+def spike_detector(window=30, limit=6.0, floor=0.02, median=True, once=True):
+    middle = np.median if median else np.mean
+
+    def spikes(losses):
+        found, before, logs = [], False, np.log(losses)
+        for step in range(window, len(logs)):
+            past = logs[step - window : step]
+            noise = 1.48 * middle(np.abs(past - middle(past)))
+            now = logs[step] - middle(past) > limit * max(noise, floor)
+            if now and not (once and before):
+                found.append(step)
+            before = now
+        return found
+
+    return spikes
+
+
+def fixed_factor(factor):
+    return lambda losses: [t for t in range(30, len(losses)) if losses[t] > factor * np.median(losses[t - 30 : t])]
+
+
+def test_a_spike_detector_that_measures_the_noise_is_right():
+    assert labkit.check("01.7", spike_detector())
+
+
+@pytest.mark.parametrize(
+    ("detector", "words"),
+    [
+        (fixed_factor(3), "batches of 16"),
+        (fixed_factor(10), "twice the usual loss at step 200"),
+        (spike_detector(once=False), "Report the step at which it begins"),
+        (lambda losses: True, "Expected a list"),
+    ],
+)
+def test_usual_mistakes_of_a_spike_detector_are_named(detector, words):
+    found = labkit.check("01.7", detector)
+    assert found.state == "not yet" and words in str(found)
+
+
+def test_the_stored_remedies_are_those_of_the_recipes():
+    found = lesson_01.remedies()
+    assert list(found) == list(lesson_01.small_batch_recipes())
+    assert all(len(each) == 5 for each in found.values())
+
+
+def test_a_stored_accuracy_is_what_training_gives():
+    again = train(lesson_01.small_batch_recipes()["healthy"], progress=False).accuracy
+    assert abs(again - lesson_01.remedies()["healthy"][0]) < 0.015  # another processor may round differently
+
+
+def test_one_of_the_two_nets_is_mostly_dead_and_both_learn():
+    nets, runs = lesson_01.two_nets()
+    shares = []
+    for net in nets.values():
+        seen = {}
+        net.get_submodule("relu1").register_forward_hook(
+            lambda layer, inputs, outputs, seen=seen: seen.update(y=outputs)
+        )
+        net(labkit.data.load("mnist", "val").x[:500])
+        shares.append((seen["y"] == 0).all(dim=0).float().mean().item())
+    assert max(shares) > 0.85 and min(shares) < 0.2
+    assert all(run.accuracy > 0.85 for run in runs.values())
 
 
 def test_the_sheets_keep_the_verdict_to_themselves(monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -110,11 +111,40 @@ def clip_and_tell_after(net, limit):
     return torch.cat([each.flatten() for each in gradients(net)]).norm()
 
 
+def accumulating(*, divided=True, cleared="after", every_batch=False):
+    """Gradient accumulation, correct or with one of the usual mistakes."""
+
+    def train(model, optimizer, loader, together):
+        optimizer.zero_grad()
+        for count, (x, y) in enumerate(loader, start=1):
+            if cleared == "always":
+                optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            (loss / together if divided else loss).backward()
+            if every_batch or count % together == 0:
+                optimizer.step()
+                if cleared == "after":
+                    optimizer.zero_grad()
+
+    return train
+
+
+EXPERIMENTS = {
+    "A": "gradients per layer",
+    "B": "update over weight",
+    "C": "larger batch",
+    "D": "first ten steps",
+}
+FOUND_DEAD = {"failure": "learning_rate_too_high", "place": "layer2", "evidence": "update_ratio", "value": 3.6}
+
 RIGHT = {
     "03.1": slipping(),
     "03.2": "0.2",
-    "03.3": clip,
-    "03.5": lesson_03.SEALED,
+    "03.3": accumulating(),
+    "03.4": clip,
+    "03.6": EXPERIMENTS,
+    "03.7": FOUND_DEAD,
+    "03.8": lesson_03.largest_rate,
 }
 WRONG = [
     ("03.1", slipping(empty=False), "never clears the gradients"),
@@ -130,18 +160,28 @@ WRONG = [
     ("03.1", lambda *_: [2.0, 1.0, 0.5, 1.0, 9.0], "Five learning rates, five batches"),
     ("03.2", "1", "about to rise"),
     ("03.2", "0.0001", "still flat"),
-    ("03.2", "2", "off the plot"),
+    ("03.2", "3", "left for good"),
     ("03.2", "0.06", "is not a choice"),
-    ("03.3", clip_each, "each layer alone"),
-    ("03.3", clip_values, "single entries"),
-    ("03.3", clip_by_sum, "global norm is 7"),
-    ("03.3", clip_always, "only ever scales down"),
-    ("03.3", clip_copies, "in place"),
-    ("03.3", clip_without_return, "is a `return` missing"),
-    ("03.3", clip_and_tell_after, "the norm after clipping"),
-    ("03.5", lesson_03.SEALED | {"B": "dead_relu"}, "it was alive"),
-    ("03.5", lesson_03.SEALED | {"A": "learning_rate_too_low", "D": "labels_detached"}, "size of its updates"),
-    ("03.5", lesson_03.SEALED | {"C": "learning_rate_too_high"}, "dead before that"),
+    ("03.3", accumulating(divided=False), "learning rate too high"),
+    ("03.3", accumulating(cleared="always"), "a correct loop reaches"),
+    ("03.3", accumulating(cleared="never"), "a correct loop reaches"),
+    ("03.3", accumulating(every_batch=True), "stepped after every batch"),
+    ("03.4", clip_each, "each layer alone"),
+    ("03.4", clip_values, "single entries"),
+    ("03.4", clip_by_sum, "global norm is 7"),
+    ("03.4", clip_always, "only ever scales down"),
+    ("03.4", clip_copies, "in place"),
+    ("03.4", clip_without_return, "is a `return` missing"),
+    ("03.4", clip_and_tell_after, "the norm after clipping"),
+    ("03.6", EXPERIMENTS | {"A": "a tenth of the rate"}, "both stay flat"),
+    ("03.6", EXPERIMENTS | {"C": "a tenth of the rate", "D": "update over weight"}, "Correct: A, B."),
+    ("03.7", FOUND_DEAD | {"failure": "dead_relu"}, "before the first step they were alive"),
+    ("03.7", FOUND_DEAD | {"evidence": "dead"}, "does not tell this failure from its look-alikes"),
+    ("03.7", FOUND_DEAD | {"value": 0.02}, "Read it again"),
+    ("03.8", lambda curvature, momentum, nesterov: 2 / curvature, "still shrinks"),
+    ("03.8", lambda curvature, momentum, nesterov: 2 * (1 - momentum) / curvature, "still shrinks"),
+    ("03.8", lambda curvature, momentum, nesterov: 2 * (1 + momentum) / curvature, "Nesterov: at 0.99 times"),
+    ("03.8", lambda *_: -1.0, "above 0"),
 ]
 
 
@@ -156,26 +196,52 @@ def test_a_usual_mistake_is_named(id, answer, words):
     assert found.state == "not yet" and words in str(found), str(found)
 
 
+def test_the_untouched_loop_is_told_what_its_run_shows():
+    def untouched(model, optimizer, loader, together):
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    assert "batch too small" in str(labkit.check("03.3", untouched))
+
+
 def test_pytorchs_own_clipping_is_right():
-    assert labkit.check("03.3", lambda net, limit: torch.nn.utils.clip_grad_norm_(net.parameters(), limit))
+    assert labkit.check("03.4", lambda net, limit: torch.nn.utils.clip_grad_norm_(net.parameters(), limit))
 
 
 def test_the_cure_may_change_nothing_but_the_rate():
     sick = labkit.FAILURES["dead_relu_by_learning_rate"].sick
-    found = labkit.check("03.4", sick.but(lr=0.003, normalisation="batch"))
+    found = labkit.check("03.5", sick.but(lr=0.003, normalisation="batch"))
     assert found.state == "not yet" and "has to keep" in str(found)
-    assert labkit.check("03.4", sick.but(lr=0.05)).state == "not yet"
+    assert labkit.check("03.5", sick.but(lr=0.05)).state == "not yet"
 
 
 @pytest.mark.slow
 def test_what_the_range_test_suggests_cures():
     patient = Training(labkit.FAILURES["dead_relu_by_learning_rate"].sick)
     found = labkit.find_lr(patient.model, cross_entropy, tuple(patient.data.train), patient.optimizer)
-    assert labkit.check("03.4", patient.recipe.but(lr=found.suggestion))
+    assert labkit.check("03.5", patient.recipe.but(lr=found.suggestion))
 
 
-def test_every_patient_has_what_its_letter_says(monkeypatch):
-    monkeypatch.setattr("labkit.course.grading.train", lambda recipe, progress: recipe)
-    for letter, recipe in lesson_03.patients().items():
-        changes = recipe.changes_from(labkit.FAILURES[lesson_03.SEALED[letter]].sick)
-        assert set(changes) <= {"steps", "depth"}
+@pytest.mark.slow
+def test_the_sealed_run_shows_what_the_exercise_accepts():
+    run = lesson_03.patient()
+    [first, *_] = labkit.diagnose(run)
+    assert first.name == FOUND_DEAD["failure"] and first.place == FOUND_DEAD["place"]
+    assert 1 < run["update_ratio"][0].max() < 8 and 100 < run["loss"].max() < 1e6
+    assert run["dead"][0, 1] < 0.2 and run["dead"][-1, 1] > 0.5
+
+
+def test_the_stored_runs_have_every_size_and_seed():
+    table = lesson_03.accuracy_by_batch_size()
+    assert list(table) == list(lesson_03.RULES)
+    for rows in table.values():
+        assert list(rows) == list(lesson_03.SIZES)
+        assert all(len(scores) == len(lesson_03.SEEDS) and min(scores) > 0 for scores in rows.values())
+
+
+def test_the_stored_runs_are_those_that_are_trained_now():
+    stored, now = lesson_03.accuracy_by_batch_size(), lesson_03.measure(sizes=(2048,))
+    assert np.allclose(stored[lesson_03.RULES[0]][2048], now[lesson_03.RULES[0]][2048], atol=0.03)
+    assert max(now[lesson_03.RULES[1]][2048]) < 0.5 < min(stored[lesson_03.RULES[1]][512])

@@ -1,7 +1,10 @@
 """Lesson 05's exercises: each usual mistake gets its own words, and right answers are right."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.course.exercises import lesson_05
@@ -116,15 +119,94 @@ def test_the_patient_keeps_its_sigmoids_and_its_depth():
         assert found.state == "not yet" and "has to keep" in str(found)
 
 
-def test_the_evidence():
-    right = lesson_05.SEALED | {"learns least": "the first layers"}
-    assert labkit.check("05.4", right)
-    swapped = right | {"A": right["C"], "C": right["A"]}
-    assert "share of clipped steps" in str(labkit.check("05.4", swapped))
-    assert "powers of ten apart" in str(labkit.check("05.4", right | {"learns least": "all alike"}))
+# --- the loop ---
 
 
-@pytest.mark.slow
-def test_the_patients_have_what_they_are_said_to_have():
-    for letter, run in lesson_05.patients().items():
-        assert labkit.diagnose(run)[0].name == lesson_05.SEALED[letter]
+def train_with(threshold=1.0, late=False, returned="before"):
+    """A loop that clips to a threshold, in time or too late, and returns norms from before or after it."""
+
+    def train(model, optimizer, loader):
+        norms = []
+        for _ in range(5):
+            for x, y in loader:
+                optimizer.zero_grad()
+                cross_entropy(model(x), y).backward()
+                if late:
+                    optimizer.step()
+                before = nn.utils.clip_grad_norm_(model.parameters(), threshold)
+                after = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()
+                norms.append(before if returned == "before" else after)
+                if not late:
+                    optimizer.step()
+        return None if returned == "nothing" else norms
+
+    return train
+
+
+def test_a_loop_that_clips_in_time_is_right():
+    found = labkit.check("05.4", train_with())
+    assert found and "largest norm before clipping" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (train_with(late=True), "The run shows"),
+        (train_with(threshold=1e-4), "clipping too tight"),
+        (train_with(returned="after"), "taken after clipping"),
+        (train_with(returned="nothing"), "you returned None"),
+    ],
+)
+def test_each_mistake_of_a_clipping_loop_has_its_words(mistake, words):
+    found = labkit.check("05.4", mistake)
+    assert found.state == "not yet" and words in str(found)
+
+
+# --- the patient ---
+
+
+def found_in(run, **changes):
+    smallest = np.median(run["grad_norm"], axis=0)
+    answer = {"failure": "vanishing_gradients", "place": run.layers[smallest.argmin()], "evidence": "grad_norm"}
+    return labkit.check("05.5", answer | {"value": smallest.min()} | changes)
+
+
+def test_the_patient_has_what_it_is_said_to_have_and_shows_it():
+    run = lesson_05.patient()
+    assert labkit.diagnose(run)[0].name == "vanishing_gradients"
+    assert found_in(run)
+    assert "Compare the first and the last" in str(found_in(run, failure="learning_rate_too_low"))
+    assert "Where does it show first or most" in str(found_in(run, place="layer8"))
+    assert "is not what grad_norm shows" in str(found_in(run, value=0.3))
+
+
+# --- the hard one ---
+
+
+def as_sigmoids(weights, biases, inputs=2.0, outputs=2.0):
+    new_weights, new_biases = [], []
+    for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        if place:
+            weight, bias = inputs * weight, bias - weight.sum(1)
+        scale = outputs if place < len(weights) - 1 else 1.0
+        new_weights.append(scale * weight)
+        new_biases.append(scale * bias)
+    return new_weights, new_biases
+
+
+def test_sigmoids_that_behave_like_tanh_are_right():
+    assert labkit.check("05.6", as_sigmoids)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda weights, biases: as_sigmoids(weights, biases, outputs=1.0), "sigmoid layer 1"),
+        (lambda weights, biases: as_sigmoids(weights, biases, inputs=1.0), "sigmoid layer 2"),
+        (lambda weights, biases: (weights, biases), "sigmoid layer 1"),
+        (lambda weights, biases: weights, "Expected two lists"),
+    ],
+)
+def test_each_mistake_of_the_hard_one_has_its_words(mistake, words):
+    found = labkit.check("05.6", mistake)
+    assert found.state == "not yet" and words in str(found)

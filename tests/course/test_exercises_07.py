@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.course.exercises.lesson_07 import SEALED
@@ -27,7 +29,7 @@ def from_the_formula(x):
 
 @pytest.mark.parametrize("answer", [stable, lambda x: x - torch.logsumexp(x, -1, keepdim=True)])
 def test_a_stable_log_softmax_is_right(answer):
-    assert labkit.check("07.1", answer)
+    assert labkit.check("07.2", answer)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_a_stable_log_softmax_is_right(answer):
     ],
 )
 def test_a_log_softmax_that_is_not_names_the_mistake(answer, words):
-    found = labkit.check("07.1", answer)
+    found = labkit.check("07.2", answer)
     assert found.state == "not yet" and words in str(found)
 
 
@@ -86,7 +88,7 @@ def that_changes_outputs(net):
 
 @pytest.mark.parametrize("only_leaves", [True, False])
 def test_a_guard_is_right(only_leaves):
-    assert labkit.check("07.2", lambda net: guard(net, only_leaves=only_leaves))
+    assert labkit.check("07.3", lambda net: guard(net, only_leaves=only_leaves))
 
 
 @pytest.mark.parametrize(
@@ -104,16 +106,83 @@ def test_a_guard_is_right(only_leaves):
     ],
 )
 def test_a_guard_that_is_not_names_the_mistake(answer, words):
-    found = labkit.check("07.2", answer)
+    found = labkit.check("07.3", answer)
     assert found.state == "not yet" and words in str(found)
 
 
 def test_what_the_patient_keeps_may_not_be_changed():
     sick = labkit.FAILURES["fp16_overflow"].sick
-    assert "has to keep" in str(labkit.check("07.3", sick.but(precision="bf16")))
+    assert "has to keep" in str(labkit.check("07.4", sick.but(precision="bf16")))
 
 
 def test_the_evidence():
-    assert labkit.check("07.4", SEALED)
-    found = labkit.check("07.4", SEALED | {"C": "naive_softmax"})
+    assert labkit.check("07.5", SEALED)
+    found = labkit.check("07.5", SEALED | {"C": "naive_softmax"})
     assert found.state == "not yet" and "Correct: A, B, D." in str(found) and "exp is finite up to" in str(found)
+
+
+# --- the loop in fp16 ---
+
+
+def train_with(unscale=True, clip=1.0, returned="norms"):
+    def train(model, optimizer, loader):
+        scaler, norms = torch.amp.GradScaler("cpu", init_scale=2.0**16), []
+        for _ in range(4):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cpu", torch.float16):
+                    loss = cross_entropy(model(x), y)
+                scaler.scale(loss).backward()
+                scaled = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()
+                if unscale:
+                    scaler.unscale_(optimizer)
+                norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+                norms.append(scaled if returned == "scaled" else norm)
+                scaler.step(optimizer)
+                scaler.update()
+        return None if returned == "nothing" else norms
+
+    return train
+
+
+def test_a_loop_that_unscales_first_is_right():
+    found = labkit.check("07.1", train_with())
+    assert found and "true ones" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (train_with(unscale=False), "The run shows"),
+        (train_with(returned="scaled"), "those of scaled gradients"),
+        (train_with(returned="nothing"), "you returned None"),
+    ],
+)
+def test_each_mistake_of_a_loop_in_fp16_has_its_words(mistake, words):
+    found = labkit.check("07.1", mistake)
+    assert found.state == "not yet" and words in str(found)
+
+
+# --- the hard one ---
+
+
+def logit_loss(z, y):
+    return z.clamp(min=0) - z * y + torch.log1p((-z.abs()).exp())
+
+
+def test_a_loss_from_logits_is_right():
+    assert labkit.check("07.6", logit_loss)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda z, y: -(y * z.sigmoid().log() + (1 - y) * (1 - z.sigmoid()).log()), "z = 20"),
+        (lambda z, y: (1 + z.exp()).log() - z * y, "z = 100"),
+        (lambda z, y: z.clamp(min=0) - z * y + (1 + (-z.abs()).exp()).log(), "log1p(e) does not"),
+        (lambda z, y: logit_loss(z, 1 - y), "z = -3"),
+    ],
+)
+def test_each_mistake_of_a_loss_from_logits_has_its_words(mistake, words):
+    found = labkit.check("07.6", mistake)
+    assert found.state == "not yet" and words in str(found)

@@ -1,108 +1,234 @@
-"""Lesson 10: the usual mistakes are named, right answers pass."""
+"""Lesson 10: the usual mistakes are told what they are, and right answers are right."""
 
-import copy
-
-import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 import labkit
-from labkit.course.exercises.lesson_10 import SEALED
+from labkit.course.checks import EXERCISES
+from labkit.course.exercises import lesson_10
 
 
-def power(times, start, iterations=30, value=lambda v, product: float(v @ product), unit=True, safe=True):
-    vector, found = start / start.norm(), 0.0
-    for _ in range(iterations):
-        product = times(vector)
-        found, length = value(vector, product), product.norm()
-        if safe and length == 0:
-            return 0.0
-        vector = product / length if unit else product
+def samples_mixed(net, x):
+    was_training, altered = net.training, x.clone()
+    altered[1:] += 1.0
+    with torch.no_grad():
+        net.eval()
+        mixed = not torch.allclose(net(x)[0], net(altered)[0])
+    net.train(was_training)
+    return mixed
+
+
+def by_gradient(net, x):
+    was_training, x = net.training, x.clone().requires_grad_()
+    gradient = torch.autograd.grad(net.eval()(x)[0].square().sum(), x)[0]
+    net.train(was_training)
+    return bool(gradient[1:].abs().sum() > 0)
+
+
+def in_train_mode(net, x):
+    altered = x.clone()
+    altered[1:] += 1.0
+    with torch.no_grad():
+        return not torch.allclose(net(x)[0], net(altered)[0])
+
+
+def neighbour_only(net, x):
+    altered = x.clone()
+    altered[1] += 1.0
+    with torch.no_grad():
+        return not torch.allclose(net.eval()(x)[0], net(altered)[0])
+
+
+def stays_in_eval(net, x):
+    found = samples_mixed(net, x)
+    net.eval()
     return found
 
 
-def with_two_products(times, start, iterations):
-    for _ in range(iterations):
-        if times(start).norm() == 0:
-            return 0.0
-        product = times(start)
-        start = product / product.norm()
-    return np.float32(start @ times(start))
+def always_trains_on(net, x):
+    found = samples_mixed(net, x)
+    net.train()
+    return found
 
 
-@pytest.mark.parametrize("answer", [power, with_two_products])
-def test_power_iteration_is_right(answer):
-    assert labkit.check("10.1", answer), str(labkit.check("10.1", answer))
+def leaves_gradients(net, x):
+    was_training, x = net.training, x.clone().requires_grad_()
+    net.eval()(x)[0].square().sum().backward()
+    net.train(was_training)
+    return bool(x.grad[1:].abs().sum() > 0)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda *case: power(*case, value=lambda v, product: float(product.norm())), "has no sign"),
-        (lambda *case: power(*case, unit=False), "normalise v to length 1"),
-        (lambda *case: power(*case, safe=False, value=lambda v, p: float(v @ p / (v @ v))), "you divide by its norm"),
-        (lambda times, start, iterations: power(times, start, 200), "Expected 7 iterations"),
-        (lambda times, start, iterations: start, "Expected one number as the curvature"),
-    ],
-)
-def test_a_power_iteration_that_is_not_names_the_mistake(answer, words):
-    found = labkit.check("10.1", answer)
-    assert found.state == "not yet" and words in str(found)
-
-
-def between(net, other, loss, x, y, points=11, prepared=lambda net: copy.deepcopy(net).eval()):
-    walker, ends, losses = prepared(net), (copy.deepcopy(net), copy.deepcopy(other)), []
+def alters_the_batch(net, x):
+    was_training = net.training
     with torch.no_grad():
-        for share in torch.linspace(0, 1, points).tolist():
-            for weight, a, b in zip(walker.parameters(), *(each.parameters() for each in ends), strict=True):
-                weight.copy_(torch.lerp(a, b, share))
-            losses.append(loss(walker(x), y).item())
-    return losses
+        before = net.eval()(x)[0].clone()
+        x[1:] += 1.0
+        after = net(x)[0]
+    net.train(was_training)
+    return not torch.allclose(before, after)
 
 
-def mixed_losses(net, other, loss, x, y, points):
-    first, last = (loss(copy.deepcopy(each).eval()(x), y).item() for each in (net, other))
-    return torch.linspace(first, last, points).tolist()
+def untrained(
+    model, optimizer, x, y, *, order=("frozen", "not in the optimizer", "no gradient"), restore=True, zero=True
+):
+    """Which weights a step leaves, with one slip, or none."""
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    model.zero_grad()
+    cross_entropy(model(x), y).backward()
+    tests = {
+        "frozen": lambda weight: not weight.requires_grad,
+        "not in the optimizer": lambda weight: id(weight) not in held,
+        "no gradient": lambda weight: weight.grad is None or (zero and not weight.grad.any()),
+    }
+    reasons = {}
+    for name, weight in model.named_parameters():
+        found = [reason for reason in order if tests[reason](weight)]
+        if found:
+            reasons[name] = found[0]
+    if restore:
+        model.load_state_dict(before)
+    return reasons
 
 
-def that_drifts(net, other, loss, x, y, points):
-    walker, losses = copy.deepcopy(net).eval(), []
-    with torch.no_grad():
-        for share in torch.linspace(0, 1, points).tolist():
-            for weight, b in zip(walker.parameters(), other.parameters(), strict=True):
-                weight.copy_(torch.lerp(weight, b, share))
-            losses.append(loss(walker(x), y).item())
-    return losses
+def finetune(model, loader, *, stale=False, twice=False, clear=True, replace=True):
+    old = torch.optim.SGD(model.parameters(), lr=0.1) if stale else None
+    if replace:
+        model[-1] = nn.Linear(64, 10)
+    optimizer = old or torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        if clear:
+            optimizer.zero_grad()
+        outputs = model(x).softmax(1) if twice else model(x)
+        cross_entropy(outputs, y).backward()
+        optimizer.step()
 
 
-@pytest.mark.parametrize("answer", [between, lambda *case: torch.tensor(between(*case))])
-def test_a_slice_between_two_nets_is_right(answer):
-    assert labkit.check("10.3", answer)
+def train_and_validate(model, optimizer, loader, val_x, val_y, *, again=True, rest=True, guard=True, kept=list):
+    """Three epochs with validation, with one slip in the modes, or none."""
+    scores = []
+    model.train()
+    for _ in range(3):
+        if again:
+            model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+        if rest:
+            model.eval()
+        with torch.set_grad_enabled(not guard):
+            right = torch.cat([model(part).argmax(1) for part in val_x.split(200)]) == val_y
+        scores.append(right.float().mean().item())
+    return kept(scores)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda *case: between(*case, prepared=lambda net: net.eval()), "The weights of `net` were changed"),
-        (lambda *case: between(*case, prepared=copy.deepcopy), "dropout is on"),
-        (lambda net, *case: between(net.eval(), *case), "are left in other modes"),
-        (lambda net, other, *case: between(other, net, *case), "wrong order"),
-        (lambda *case: between(*case)[:-1], "Expected 5 points"),
-        (mixed_losses, "You interpolated the two losses"),
-        (that_drifts, "start from `net` again"),
-    ],
-)
-def test_a_slice_that_is_not_names_the_mistake(answer, words):
-    found = labkit.check("10.3", answer)
-    assert found.state == "not yet" and words in str(found)
+def accumulate(model, optimizer, loader, pieces, *, mean=False, rest=True, clear=True):
+    batches = list(loader)
+    for first in range(0, len(batches), pieces):
+        group = batches[first : first + pieces]
+        if len(group) < pieces and not rest:
+            return
+        if clear:
+            optimizer.zero_grad()
+        for x, y in group:
+            total = pieces * len(y) if mean else sum(len(labels) for _, labels in group)
+            (cross_entropy(model(x), y, reduction="sum") / total).backward()
+        optimizer.step()
 
 
-def test_what_the_patient_keeps_may_not_be_changed():
-    sick = labkit.FAILURES["saddle_point"].sick
-    assert "has to keep" in str(labkit.check("10.2", sick.but(init="xavier", init_scale=1.0)))
+SEEN_BY = {"A": "none", "B": "splits", "C": "one batch by heart", "D": "gradients"}
+SEEN_BY |= {"E": "modes", "F": "none", "G": "none", "H": "inputs"}
+STALE = {"failure": "stale_optimizer", "place": "layer3", "evidence": "update_ratio", "value": 0.0}
+RIGHT = [
+    ("10.1", untrained),
+    ("10.2", samples_mixed),
+    ("10.2", by_gradient),
+    ("10.3", finetune),
+    ("10.4", train_and_validate),
+    ("10.5", SEEN_BY),
+    ("10.6", STALE),
+    ("10.7", accumulate),
+]
 
 
-def test_the_evidence():
-    assert labkit.check("10.4", SEALED)
-    found = labkit.check("10.4", SEALED | {"B": "vanishing_gradients"})
-    assert found.state == "not yet" and "Correct: A, C, D." in str(found) and "within 60 steps" in str(found)
+def slip(function, **options):
+    return lambda *arguments: function(*arguments, **options)
+
+
+OTHER_ORDER = ("no gradient", "frozen", "not in the optimizer")
+WRONG = [
+    ("10.1", slip(untrained, order=("frozen", "no gradient")), "you do not report it"),
+    ("10.1", slip(untrained, order=OTHER_ORDER), 'is "frozen"'),
+    ("10.1", slip(untrained, restore=False), "left"),
+    ("10.1", slip(untrained, zero=False), "whose hidden units are dead"),
+    ("10.1", lambda *_: [], "Expected a dict"),
+    ("10.2", lambda net, x: False, "over axis 0"),
+    ("10.2", lambda net, x: True, "each sample alone"),
+    ("10.2", in_train_mode, "eval mode"),
+    ("10.2", neighbour_only, "Alter all the others"),
+    ("10.2", stays_in_eval, "is left in eval mode"),
+    ("10.2", always_trains_on, "was in eval mode is left in train mode"),
+    ("10.2", leaves_gradients, "gradients are left in the weights"),
+    ("10.2", alters_the_batch, "caller's batch"),
+    ("10.3", slip(finetune, stale=True), "to the last bit"),
+    ("10.3", slip(finetune, replace=False), "should be a new one"),
+    ("10.3", slip(finetune, twice=True), "a correct loop reaches"),
+    ("10.3", slip(finetune, clear=False), "its own noise"),
+    ("10.4", slip(train_and_validate, again=False), "trains in eval mode"),
+    ("10.4", slip(train_and_validate, rest=False), "train mode"),
+    ("10.4", slip(train_and_validate, guard=False), "no_grad"),
+    ("10.4", slip(train_and_validate, kept=lambda scores: scores[-1]), "Expected 3 accuracies"),
+    ("10.5", SEEN_BY | {"A": "one batch by heart"}, "any 32 labels can be memorised"),
+    ("10.5", SEEN_BY | {"C": "first loss"}, "ln 10 too"),
+    ("10.5", SEEN_BY | {"H": "one step"}, "looks at the pixels"),
+    ("10.5", SEEN_BY | {"E": "none"}, "would have caught it"),
+    ("10.6", STALE | {"failure": "frozen_layers"}, "has no gradient"),
+    ("10.6", STALE | {"place": "layer1"}, "does not begin"),
+    ("10.7", slip(accumulate, mean=True), "differ"),
+    ("10.7", slip(accumulate, rest=False), "the last group"),
+    ("10.7", slip(accumulate, clear=False), "differ"),
+]
+
+
+@pytest.mark.parametrize(("id", "answer"), RIGHT)
+def test_a_right_answer_is_right(id, answer):
+    found = labkit.check(id, answer)
+    assert found, found
+
+
+@pytest.mark.parametrize(("id", "answer", "words"), WRONG)
+def test_a_usual_mistake_is_told_what_it_is(id, answer, words):
+    found = labkit.check(id, answer)
+    assert found.state == "not yet" and words in str(found), found
+
+
+@pytest.mark.slow
+def test_the_sealed_run_shows_what_its_key_says():
+    run = lesson_10.sealed()
+    column = run.labels_of("update_ratio").index("layer3")
+    assert labkit.check("10.6", STALE | {"value": run["update_ratio"][-1, column]})
+    assert labkit.diagnose(run)[0].name == "stale_optimizer"
+
+
+def test_the_key_of_the_ten_points_is_what_checkup_finds():
+    loud = {
+        letter: {each.name for each in found.findings if each.state in ("fault", "warning")}
+        for letter, found in lesson_10.setups().items()
+    }
+    for letter, names in loud.items():
+        assert SEEN_BY[letter] in names if SEEN_BY[letter] != "none" else not names, (letter, names)
+    assert set(SEEN_BY) - set(loud) == {"F", "G"}
+
+
+def test_each_choice_is_a_check_of_the_list():
+    assert EXERCISES["10.5"].kind == "explain"
+    found = labkit.checkup(lesson_10.digit_net(), cross_entropy, two_batches())
+    assert set(lesson_10.CHECKS) - {"none"} <= {each.name for each in found.findings}
+
+
+def two_batches():
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(64, 1, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator)

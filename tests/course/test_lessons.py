@@ -115,6 +115,36 @@ def test_a_student_gets_stubs_and_no_answers(small):
     assert cells["check"].metadata.nbgrader.points == 2
 
 
+def with_a_prediction_and_a_test(small: Path) -> None:
+    path = small / "solutions/06_made_up.ipynb"
+    notebook = notebooks.read(path)
+    notebook.cells += [
+        cell('labkit.predict("06.0", 3)', id="choice"),
+        cell('labkit.predict("06.0b", 12); labkit.predict("06.0")', id="answer"),
+        cell("tested = 40 + 2", "test-only", id="tested"),
+    ]
+    nbformat.write(notebook, path)
+
+
+@needs_nbgrader
+def test_a_student_chooses_and_gets_no_cell_that_only_tests(small):
+    with_a_prediction_and_a_test(small)
+    notebooks.regenerate(small)
+    cells = {each.id: each.source for each in notebooks.read(small / "notebooks/06_made_up.ipynb").cells}
+    assert cells["choice"] == 'labkit.predict("06.0", ...)'
+    assert cells["answer"] == 'labkit.predict("06.0b", ...); labkit.predict("06.0")'
+    assert "tested" not in cells
+    solved = {each.id: each.source for each in notebooks.read(small / "solutions/06_made_up.ipynb").cells}
+    assert solved["choice"] == 'labkit.predict("06.0", 3)' and solved["tested"] == "tested = 40 + 2"
+
+
+def test_what_nbgrader_releases_has_no_choice_and_no_cell_that_only_tests(small):
+    with_a_prediction_and_a_test(small)
+    notebooks.course(small, small / "course")
+    cells = {each.id: each.source for each in notebooks.read(small / "course/source/06_made_up/06_made_up.ipynb").cells}
+    assert cells["choice"] == 'labkit.predict("06.0", ...)' and "tested" not in cells
+
+
 @needs_nbgrader
 def test_a_changed_student_notebook_is_found(small):
     notebooks.regenerate(small)
@@ -205,6 +235,28 @@ def test_normalising_keeps_what_is_the_same_everywhere():
     for gone in ("abc", "VBox", "3.11.9", "state", "2020", "on this very machine"):
         assert gone not in text
     assert "an interactive panel" in text
+
+
+def test_of_a_panel_its_picture_is_kept_with_its_status_line_as_alt_text():
+    notebook = made_up(cell("panel"))
+    view = {notebooks.WIDGET: {"model_id": "abc"}, "text/plain": 'Your run: "30" steps.', "image/png": "iVBOR"}
+    notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", view)]
+    first = json.dumps(notebooks.normalised(notebook))
+    [output] = notebook.cells[1].outputs
+    assert 'src="data:image/png;base64,iVBOR"' in output.data["text/html"] and "image/png" not in output.data
+    assert 'alt="Your run: &quot;30&quot; steps. (an interactive panel' in output.data["text/html"]
+    assert json.dumps(notebooks.normalised(notebook)) == first and "abc" not in first
+
+
+@pytest.mark.slow
+def test_a_panel_in_a_lesson_that_is_run_waits_for_its_picture(small):
+    path = small / "solutions/06_panel.ipynb"
+    panel = 'import labkit\nlabkit.knobs(labkit.FAILURES["learning_rate_too_high"].sick.but(steps=40))'
+    nbformat.write(made_up(cell(panel)), path)
+    notebooks.run(small, ["06_panel"])
+    [output] = notebooks.read(path).cells[-1].outputs
+    assert 'src="data:image/png;base64,iVBOR' in output.data["text/html"]
+    assert "steps" in output.data["text/plain"]
 
 
 def test_what_was_printed_is_kept_in_one_piece_however_it_came():

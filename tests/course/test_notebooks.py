@@ -10,8 +10,7 @@ from helpers import ROOT
 
 import labkit
 from labkit.course import notebooks
-from labkit.course.checks import EXERCISES
-from labkit.course.grading import KINDS
+from labkit.course.checks import EXERCISES, lesson_predictions
 
 SOLUTIONS = notebooks.solutions(ROOT)
 STUDENTS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -23,7 +22,7 @@ RHYTHM = (
     "Look",
     "Turn a knob",
     "Cure it",
-    "Questions as in an interview",
+    "Interview questions",
     "Further reading",
 )
 LONGEST_CELL = 20  # lines of code; a reader should see a cell and its output at once. Solutions may be longer
@@ -52,6 +51,15 @@ def solved_part(source: str) -> list[str]:
     """The lines between the marks of a solution."""
     parts = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", source, re.DOTALL)
     return [line.strip() for part in parts for line in part.splitlines() if line.strip()]
+
+
+def without_solutions(source: str) -> str:
+    return re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", source, flags=re.DOTALL)
+
+
+def handed_out(source: str) -> list[str]:
+    """The lines that a student edits: what stands outside the marks in a cell with a solution."""
+    return without_solutions(source).splitlines() if "### BEGIN SOLUTION" in source else []
 
 
 # --- both ---
@@ -89,7 +97,7 @@ def test_a_lesson_has_minutes_and_a_difficulty(path):
 
 @every_notebook
 def test_answers_to_questions_are_folded_away(path):
-    text = prose(path).split("## Questions as in an interview")[1]
+    text = prose(path).split("## Interview questions")[1]
     questions, answers = re.findall(r"^\*\*.+\?.*\*\*$", text, re.MULTILINE), text.count("<details><summary>")
     assert answers == text.count("</details>") >= 1
     assert len(questions) == answers
@@ -132,7 +140,8 @@ def test_a_lesson_has_at_least_three_exercises_and_checks_each_once(path):
     ids = [found["id"] for cell in code_cells(path) if (found := notebooks.CHECK.fullmatch(cell.source))]
     assert ids == [each.id for each in EXERCISES.of(path.name[:2])]
     assert len(ids) >= 3
-    assert {each.kind for each in EXERCISES.of(path.name[:2])} == set(KINDS)
+    kinds = {each.kind for each in EXERCISES.of(path.name[:2])}
+    assert "build" in kinds and kinds & {"cure", "loop"} and kinds & {"explain", "diagnose"}
 
 
 def test_every_exercise_is_in_a_lesson():
@@ -168,8 +177,18 @@ def test_every_picture_has_its_words(path):
     for cell in code_cells(path):
         if any("image/png" in output.get("data", {}) for output in cell.outputs):
             assert any(output.output_type == "stream" for output in cell.outputs), (
-                f"{cell.id}: print what is to be seen"
+                f"{cell.id}: give the picture its words with `plots.described`, or print what is to be seen"
             )
+
+
+@every_solution
+def test_every_prediction_is_asked_before_it_is_answered_and_the_lesson_chooses_right(path):
+    source = "\n".join(cell.source for cell in code_cells(path))
+    calls = re.findall(r'labkit\.predict\("(\d\d\.0[a-z]?)"(?:, (\d+))?\)', source)
+    known = lesson_predictions(path.name[:2])
+    assert {id for id, _ in calls} == set(known)
+    for id, asked in known.items():
+        assert [choice for each, choice in calls if each == id] == [str(asked.correct), ""], id
 
 
 # --- what students get ---
@@ -184,6 +203,16 @@ def test_a_student_gets_no_outputs_and_no_answers(path):
 
 
 @every_student
+def test_a_student_chooses_and_nothing_in_the_notebook_says_what_is_right(path):
+    text = "\n".join(cell.source for cell in notebooks.read(path).cells)
+    for id, asked in lesson_predictions(path.name[:2]).items():
+        assert f'labkit.predict("{id}", ...)' in text, id
+        assert asked.why not in text, id
+    assert not re.search(r'labkit\.predict\("[^"]+", (?!\.\.\.\))', text)
+    assert not any(notebooks.TEST_ONLY in tags(cell) for cell in code_cells(path))
+
+
+@every_student
 def test_nothing_says_what_a_sealed_patient_has(path):
     assert re.findall(r"[Pp]atients? [A-H]\b.*", prose(path)) == []
     for cell in code_cells(path):  # to take one of them out for a picture of something is to name it
@@ -194,11 +223,13 @@ def test_nothing_says_what_a_sealed_patient_has(path):
 def test_no_line_of_a_solution_is_left_in_the_lesson(path):
     source = "\n".join(cell.source for cell in code_cells(path))
     lines = {line for cell in code_cells(path) for line in solved_part(cell.source) if len(line) > 12}
-    elsewhere = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", source, flags=re.DOTALL)
+    elsewhere = without_solutions(source)
     given = "\n".join(cell.source for cell in notebooks.read(ROOT / "notebooks" / path.name).cells)
     assert lines, "the lesson has no solution to hide"
     assert [line for line in lines if line in given and line not in elsewhere] == []
-    assert [line for line in lines if len(line) > 40 and line in given] == [], "it stands in another cell"
+    edited = {line.strip() for cell in code_cells(path) for line in handed_out(cell.source)}
+    found = [line for line in lines - edited if len(line) > 40 and line in given]
+    assert found == [], "it stands in another cell"
 
 
 @every_student
@@ -220,5 +251,7 @@ def test_every_check_of_a_stub_says_not_attempted(path):
         if marks.get("solution"):
             exec(cell.source, names)
         elif marks.get("grade"):
-            assert eval(cell.source, names).state == "not attempted", cell.id
+            id = notebooks.CHECK.fullmatch(cell.source)["id"]
+            edited = EXERCISES[id].kind == "loop"  # a broken loop is handed out, and says what is wrong with it
+            assert eval(cell.source, names).state in ("not attempted", *["not yet"] * edited), cell.id
     assert any(cell.metadata.get("nbgrader", {}).get("grade") for cell in code_cells(path))

@@ -102,7 +102,7 @@ def test_the_healthy_card_says_what_good_looks_like():
     healthy = played(NAMES[0]).healthy
     assert f"validation accuracy {healthy.accuracy:.1%}" in text
     left, right = axes_in_card(sheet, 0)
-    np.testing.assert_allclose(left.lines[1].get_ydata(), healthy.smoothed())
+    np.testing.assert_allclose(left.lines[0].get_ydata(), healthy["loss"])
     np.testing.assert_allclose(right.lines[0].get_ydata(), healthy["update_ratio"].max(axis=1))
 
 
@@ -126,13 +126,22 @@ def test_a_card_has_its_name_its_change_the_verdict_and_the_words(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_where_the_cure_undoes_the_change_the_card_says_what_to_do_in_practice(name):
+    mode, place = FAILURES[name], NAMES.index(name) + 1
+    text = in_card(drawn("a3")[place // 6], place % 6)
+    undone = next(iter(mode.cures.values())) == mode.healthy
+    assert ("In practice" in text) == undone
+    assert not undone or poster.first_sentence(mode.remedy) in " ".join(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_curves_of_a_card_are_those_of_its_runs(name):
     study, place = played(name), NAMES.index(name) + 1
     left, right = axes_in_card(drawn("a3")[place // 6], place % 6)
     curves = {line.get_label(): line.get_ydata() for line in left.lines}
     for role, run in study.runs.items():
-        smooth = run.smoothed()
-        np.testing.assert_allclose(curves[role], np.where(np.isfinite(smooth), smooth, np.nan), err_msg=role)
+        losses = np.where(np.isfinite(run["loss"]), run["loss"], np.nan)
+        np.testing.assert_allclose(curves[role], losses, err_msg=role)
     expected = plots.INSTRUMENTS[study.mode.shows](study)
     assert right.get_title(loc="left") == expected.get_title(loc="left")
     assert len(right.lines) == len(expected.lines) and len(right.patches) == len(expected.patches)

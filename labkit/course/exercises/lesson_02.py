@@ -1,35 +1,23 @@
-"""Exercises of lesson 02, the gallery of loss curves; and its sealed curves."""
+"""Exercises of lesson 02, the gallery of loss curves; its experiments, its sealed runs and its corrupt batch."""
+
+import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
 
-from labkit.course.grading import Student, build, cure, expect, explain, short
+from labkit.course.grading import Student, build, diagnose, expect, explain, number, short
+from labkit.course.loops import Batches, Setting, images, loop
+from labkit.course.predictions import prediction
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
 from labkit.training.loop import train
+from labkit.training.recipe import Recipe
 
-# --- the sealed curves of 02.3 ---
-
-SEALED = {
-    "A": "sorted_data",
-    "B": "underfit",
-    "C": "learning_rate_too_high",
-    "D": "corrupt_batch",
-    "E": "too_few_samples",
-    "F": "batch_too_small",
-}
-STEPS = {"B": 300, "D": 300}  # B plateaus slowly, D fails late; 200 steps are enough for the others
-FACES = {"C": "two_layers"}  # the same failure as in the gallery with a different curve
-SEED = 5  # not the seed of the gallery: the shape counts, not this exact curve
-
-
-def patients() -> dict[str, Run]:
-    """Six runs, named by letters. The student finds which failure each one shows."""
-    runs = {}
-    for letter, name in SEALED.items():
-        recipe = FAILURES[name].recipes(face=FACES.get(letter), seed=SEED)["sick"]
-        runs[letter] = train(recipe.but(steps=STEPS.get(letter, 200)), progress=False)
-    return runs
-
+SEED = 5  # of sealed runs: not the seed of the gallery, for the shape counts and not this exact curve
 
 # --- 02.1 ---
 
@@ -82,20 +70,152 @@ def judge_shape(mine: Student) -> str:
     return "NaN, jumps, easy batches and noise are all classified correctly."
 
 
-# --- 02.2, 02.3: the evidence; 02.4 is a cure ---
+# --- 02.2: experiments ---
 
-SEPARATES = {"P": "grad_norm", "Q": "dead", "R": "lr", "S": "val_train_mode"}
-ONCE = "Each instrument can be ordered only once."
-VALIDATION = "both are validated in eval mode, as they should be."
-
-LOOK_AGAIN = {
-    "A": "look at the sawtooth: it falls to almost 0 and jumps, again and again, at regular intervals.",
-    "B": "training loss (line) and validation loss (dots) plateau together, below chance and far too high.",
-    "C": "look at the first ten steps, and at how many powers of ten the axis spans. It never learned anything.",
-    "D": "it trained well. Then, at one single step, something went wrong.",
-    "E": "compare the line (training) with the dots (validation). They diverge.",
-    "F": "a wide noisy band from start to end that hardly falls, with no sawtooth and no single jump.",
+# Two failures with the same curve, and the one change of the recipe that tells them apart.
+PAIRS = {
+    "P": ("underfit", "schedule_too_short"),
+    "Q": ("sorted_data", "learning_rate_too_high_late"),
+    "R": ("batch_too_small", "learning_rate_too_high_late"),
+    "S": ("too_few_samples", "dropout_at_validation"),
 }
+EXPERIMENTS: dict[str, dict] = {
+    "constant learning rate": {"schedule": "constant"},
+    "shuffle": {"batches": "shuffled"},
+    "larger batch": {"batch_size": 128},
+    "validate in eval mode": {"evaluate": "plain_evaluate"},
+}
+TELLS = dict(zip(PAIRS, EXPERIMENTS, strict=True))
+STEPS = 120
+
+
+def before_and_after(pair: str, experiment: str) -> dict[str, tuple[Run, Run]]:
+    """Both failures of a pair, as they are and with the experiment's change."""
+    found = {}
+    for name in PAIRS[pair]:
+        recipe = FAILURES[name].sick.but(steps=STEPS)
+        changed = recipe.but(**EXPERIMENTS[experiment])
+        found[name] = (train(recipe, progress=False), train(changed, progress=False))
+    return found
+
+
+# --- 02.3 and 02.4: sealed runs ---
+
+SEALED = {
+    "X": FAILURES["corrupt_sample"].sick.but(seed=SEED),
+    "Y": FAILURES["schedule_too_short"].sick.but(data="cifar10", steps=200, seed=SEED),
+}
+
+
+def sealed(letter: str) -> Run:
+    """A run to be diagnosed, without its recipe."""
+    return dataclasses.replace(train(SEALED[letter], progress=False), recipe={})
+
+
+# --- 02.5: a loop that meets a corrupt batch ---
+
+CORRUPT, FACTOR = 70, 100.0  # which batch, and what its pixels are multiplied by
+
+
+class OneCorruptBatch(Batches):
+    """One batch is out of another file: pixels a hundred times as large, and the labels of other images."""
+
+    given = 0
+
+    def __iter__(self) -> Iterator:
+        for x, y in super().__iter__():
+            self.given += 1
+            if self.given == CORRUPT:
+                x, y = self.latest = x * FACTOR, y.roll(1)
+            yield x, y
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def sgd(weights) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.1)
+
+
+def with_a_corrupt_batch(seed: int) -> Setting:
+    made = images(small_net, sgd)(seed)
+    order = torch.Generator().manual_seed(seed)
+    loader = OneCorruptBatch(made.loader.dataset, batch_size=64, shuffle=True, generator=order)
+    return dataclasses.replace(made, arguments=(made.model, made.optimizer, loader))
+
+
+def train_with_a_limit(model, optimizer, loader) -> None:
+    """The reference: three epochs with the norm of the gradient limited to 1."""
+    model.train()
+    for _ in range(3):
+        for x, y in loader:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+# --- 02.6: rhythm ---
+
+
+def sawtooth(period: int, steps: int = 300, noise: float = 0.1) -> np.ndarray:
+    draw = np.random.default_rng(period)
+    return (2.3 - 1.5 * (np.arange(steps) % period) / period) * np.exp(noise * draw.standard_normal(steps))
+
+
+def judge_rhythm(mine: Student) -> str:
+    def expect_period(losses, right: int | None, what: str, otherwise: str) -> None:
+        seen = mine.call_or_none(np.array(losses, dtype=float))
+        if right is None:
+            expect(seen is None, f"{what}: expected None, got {short(seen)}. {otherwise}")
+            return
+        expect(seen is not None, f"{what}: expected about {right}, got None. {otherwise}")
+        seen = number(seen, "the period")
+        expect(abs(seen - right) <= 1, f"{what}: expected about {right}, got {seen:g}. {otherwise}")
+
+    first = "A sawtooth repeats at 2, 3, 4 ... periods too. Take the first peak, not the largest lag."
+    expect_period(sawtooth(13), 13, "A noisy sawtooth with 13 steps per tooth", first)
+    expect_period(sawtooth(40), 40, "A noisy sawtooth with 40 steps per tooth", first)
+    draw = np.random.default_rng(0)
+    none = "Independent noise has an autocorrelation of about 1/sqrt(steps) at every lag."
+    expect_period(2 + 0.3 * draw.standard_normal(300), None, "Noise around a level loss", none)
+    falling = np.geomspace(2.3, 0.1, 300) * np.exp(0.2 * draw.standard_normal(300))
+    trend = "Neighbours are alike in any falling curve: take the trend out first."
+    expect_period(falling, None, "A falling loss with noise", trend)
+    healthy = train(Recipe(steps=300, evaluate_every=0, seed=11), progress=False)["loss"]
+    expect_period(healthy, None, "A healthy run on digits", trend)
+    data = FAILURES["sorted_data"].sick.but(steps=200, evaluate_every=0, seed=11)
+    classes = "Ten classes of about 1,000 images in batches of 128 make teeth of 7.8 steps."
+    expect_period(train(data, progress=False)["loss"], 8, "A run on sorted data", classes)
+    return "It finds the period of each sawtooth, and none in noise and in falling curves."
+
+
+predictions = (
+    prediction(
+        "02.0",
+        correct=2,
+        why="A net that can memorise all it sees drives the training loss as low as you like. The same net has by far "
+        "the widest gap to its validation loss.",
+        wrong={
+            1: "It has a hundred times as many images to fit.",
+            3: "Noisy steps keep it from settling anywhere.",
+        },
+    ),
+    prediction(
+        "02.0b",
+        correct=2,
+        why="Only where the step itself is too short does a longer one help. Where no gradient arrives, ten times "
+        "nothing is nothing.",
+        choices=4,
+        wrong={
+            1: "One of them is cured by it.",
+            3: "Look at the gradients of the first layer.",
+            4: "In two of them no gradient arrives.",
+        },
+    ),
+)
 
 exercises = (
     build(
@@ -112,81 +232,106 @@ exercises = (
     ),
     explain(
         "02.2",
-        "Order the instrument that separates them",
-        modes=(
-            "learning_rate_too_low",
-            "vanishing_gradients",
-            "dead_relu",
-            "schedule_too_short",
-            "underfit",
-            "too_few_samples",
-            "dropout_at_validation",
-        ),
-        points=4,
-        right=SEPARATES,
-        because="P: gradients in every layer, or only in the last ones. Q: dead units, or none. R: a learning "
-        "rate that "
-        "has decayed to 0, or not. S: a net validated in train mode, or one that really is no better.",
+        "Design the experiment that tells them apart",
+        modes=tuple(dict.fromkeys(name for pair in PAIRS.values() for name in pair)),
+        points=3,
+        right=TELLS,
+        because="P: only a schedule that had ended falls again. Q: only a sawtooth of the order of the data vanishes. "
+        "R: only the noise of small batches does. S: only a validation in the wrong mode improves, without any "
+        "training.",
         wrong={
             "P": {
-                "dead": "neither has a dead unit: one has tiny updates, in the other no gradient reaches the "
-                "first layers.",
-                "lr": f"whether a learning rate is low depends on the net; R needs this more. {ONCE}",
-                "val_train_mode": VALIDATION,
+                "shuffle": "both are shuffled already, so the result is the same for both.",
+                "larger batch": "both have batches of 128 already.",
+                "validate in eval mode": "neither has dropout or batch norm: both modes give the same.",
             },
             "Q": {
-                "grad_norm": f"the first layer gets a gradient of 0 in one and of nearly 0 in the other. P "
-                f"needs it more. {ONCE}",
-                "lr": "both learning rates are normal.",
-                "val_train_mode": VALIDATION,
+                "constant learning rate": "both have one already.",
+                "larger batch": "both have batches of 128 already.",
+                "validate in eval mode": "the training losses look alike, and this does not touch them.",
             },
             "R": {
-                "grad_norm": "both have gradients of normal size in every layer. What are they multiplied by?",
-                "dead": "neither has dead units to speak of.",
-                "val_train_mode": VALIDATION,
+                "constant learning rate": "both have one already.",
+                "shuffle": "both are shuffled already.",
+                "validate in eval mode": "the training losses look alike, and this does not touch them.",
             },
             "S": {
-                "grad_norm": "both nets train well. The question is how they are validated.",
-                "dead": "both nets train well. The question is how they are validated.",
-                "lr": "both nets train well. The question is how they are validated.",
+                "constant learning rate": "both have one already.",
+                "shuffle": "both are shuffled already.",
+                "larger batch": "it changes the training. Is the net at fault, or its validation?",
             },
         },
         hints=(
-            "For each pair say in one sentence what is broken in each of the two. Which instrument looks there?",
-            "Q: in one of them the units are dead. R: in one of them the updates stop early.",
-            "S: dropout belongs in training. An instrument that records the mode during validation shows it at once.",
+            "An experiment tells two failures apart if it changes the curve of one and not that of the other.",
+            "For each pair: which entry of the recipe is wrong in one of the two, and already right in the other?",
+            "Q: data in the wrong order. R: too few samples per step. S: dropout that was left on.",
         ),
     ),
-    explain(
+    diagnose(
         "02.3",
-        "Six sealed curves",
-        modes=tuple(SEALED.values()),
-        points=4,
-        right=SEALED,
-        because="A is a sawtooth with the period of the classes; in B both losses plateau together; C jumped at "
-        "once and "
-        "never learned; D was healthy until one step; E overfits; F is a wide noisy band.",
+        "Run X: what happened?",
+        failure="corrupt_sample",
+        evidence={"input_outliers": (0.004, 0.02)},
         wrong={
-            letter: dict.fromkeys((name for name in SEALED.values() if name != SEALED[letter]), remark)
-            for letter, remark in LOOK_AGAIN.items()
+            "corrupt_batch": "look at how many samples of that batch are unusual.",
+            "learning_rate_too_high": "for hundreds of steps it was fine. What came in when it jumped?",
+            "exploding_gradients": "the gradient followed from what came in.",
         },
+        because="One image of 128 was broken, 0.8 % of the batch. The batch is not from a wrong file: look for a "
+        "single damaged record, and validate records when they are read.",
+        points=2,
         hints=(
-            "Compare line and dots first: in one plot they diverge for good while the line falls to almost 0.",
-            "Two curves jump by powers of ten: one at the start, one in the middle of healthy training.",
-            "Of the other three, one is a regular sawtooth, one is a noisy band, one is smooth.",
+            "Find the step where the loss jumps, and read the other traces there and one step before.",
+            "Gradients only tell that it was bad. The traces that begin with `input_` look at what came in.",
+            "labkit.FAILURES has two names that begin with `corrupt_`. A share of 1/128 tells which.",
         ),
     ),
-    cure(
+    diagnose(
         "02.4",
+        "Run Y, on photographs: why does it stop?",
+        failure="schedule_too_short",
+        evidence={"lr": (0.0, 1e-4)},
+        wrong={
+            "underfit": "the loss would be level because the net can do no better. Does the net still move at all?",
+            "learning_rate_too_low": "it was an ordinary one in the first steps.",
+            "plateau": "on a plateau the learning rate is still at work.",
+            "training_not_finished": "it has stopped to improve long before the end. What stopped it?",
+        },
+        because="The learning rate reached 0 at step 40 of 200. On photographs a loss of 1.8 looks like underfitting, "
+        "and a larger net would have changed nothing.",
+        points=2,
+        hints=(
+            "A loss that is level has three causes: no signal, no capacity, no step. Which trace looks at each?",
+            "Is the update per weight (`update_ratio`) still of an ordinary size at the end?",
+            "An update is learning rate times gradient: run['grad_norm_total'][-1] and run['lr'][-1].",
+        ),
+    ),
+    loop(
+        "02.5",
         "Survive the corrupt batch",
-        "corrupt_batch",
-        keep=("data", "batches", "batch_size", "steps"),
-        seeds=(11,),
+        with_a_corrupt_batch,
+        train_with_a_limit,
+        free_of=(),  # the batch stays corrupt, and the diagnosis says so
+        also=lambda outcome: f"{outcome.accuracy:.1%} correct on other images with another seed, bad batch included.",
+        margin=0.05,
+        modes=("corrupt_batch",),
         points=3,
         hints=(
-            "The batch stays corrupt, so its loss will jump whatever you do. The update must stay small.",
-            "An update is learning rate times gradient. Which of the two jumped at step 270, and can you limit it?",
-            "Look at the entry `clip`: a gradient with a larger norm is scaled down. What norm do good batches have?",
+            "The loss of that batch will jump whatever you do. The update must stay small.",
+            "An update is learning rate times gradient. Which of the two jumped, and can you limit it?",
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) belongs between backward() and step().",
+        ),
+    ),
+    build(
+        "02.6",
+        "Optional: is there a rhythm?",
+        judge_rhythm,
+        example="rhythm(losses)",
+        points=0,
+        hints=(
+            "y = np.diff(np.log(losses)) has no trend left, and the jumps of a sawtooth stand out.",
+            "The autocorrelation at lag k is sum(y[:-k] * y[k:]) / sum(y * y). Noise stays below 0.25 for 300 steps.",
+            "The period is the first local maximum above 0.3, at a lag of 3 or more.",
         ),
     ),
 )

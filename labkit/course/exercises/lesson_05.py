@@ -1,26 +1,27 @@
-"""Exercises of lesson 05, vanishing and exploding gradients; and its sealed patients."""
+"""Exercises of lesson 05, vanishing and exploding gradients; and its sealed patient."""
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
-from labkit.course.grading import Student, build, cure, expect, expect_close, explain, sealed_runs
+from labkit.course.grading import NotYet, Student, build, cure, diagnose, expect, expect_close, number, short
+from labkit.course.loops import Batches, Outcome, Setting, images, loop
+from labkit.course.predictions import prediction
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
+from labkit.training.loop import train
 
-# --- the sealed patients of 05.4: four losses that do not move ---
-
-SEALED = {
-    "A": "clipping_too_tight",
-    "B": "dead_relu",
-    "C": "learning_rate_too_low",
-    "D": "vanishing_gradients",
-}
-# Stronger than in the mode's own recipe, so that these losses do not move within 100 steps.
-HARDER = {"A": {"clip": 1e-5}, "D": {"depth": 8, "init": "default"}}
+# --- the sealed patient of 05.5: a loss that does not move ---
 
 
-def patients() -> dict[str, Run]:
-    """Four runs, named by letters. The student finds which failure each one shows."""
-    return sealed_runs(SEALED, HARDER, steps=100, evaluate_every=20)
+SMALLEST = (5e-7, 1e-5)  # median gradient of the layer that learns least: 2.7e-6 to 3.1e-6 over seeds 0 to 4
+
+
+def patient() -> Run:
+    """One run whose loss stands still. The student finds out why."""
+    recipe = FAILURES["vanishing_gradients"].sick.but(depth=8, init="default", seed=3)
+    return train(recipe.but(steps=100, evaluate_every=20), progress=False)
 
 
 # --- 05.1 ---
@@ -106,7 +107,108 @@ def judge_gain(mine: Student) -> str:
     return "One number per activation, measured rather than looked up. For ReLU it is He's gain."
 
 
-# --- 05.3 is a cure, 05.4 the evidence ---
+# --- 05.4: clip between backward() and step() ---
+
+BROKEN, BRIGHT = 10, 100.0  # images of 2,000 that are nothing but noise, and how bright it is: digits have 1
+# A norm of a batch with such an image, over the median of all. Over seeds 0 to 4 and 11 the largest is 21 to 62.
+PEAK = 10.0
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def some_broken(seed: int) -> Setting:
+    """A net, its optimizer and a loader in which a few images are bright noise."""
+    plain = images(small_net, lambda weights: torch.optim.SGD(weights, lr=0.1))(seed)
+    model, optimizer, loader = plain.arguments
+    x, y = loader.dataset.tensors
+    order = torch.Generator().manual_seed(seed)
+    x, chosen = x.clone(), torch.randperm(len(x), generator=order)[:BROKEN]
+    x[chosen] = BRIGHT * torch.randn(x[chosen].shape, generator=order)
+    broken = Batches(TensorDataset(x, y), batch_size=loader.batch_size, shuffle=True, generator=order)
+    return Setting((model, optimizer, broken), plain.held_out)
+
+
+def clipped_in_time(model, optimizer, loader) -> list[float]:
+    norms = []
+    for _ in range(5):
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+            optimizer.step()
+    return norms
+
+
+def judge_norms(outcome: Outcome) -> str:
+    steps, mine = len(outcome.run), outcome.returned
+    if not isinstance(mine, list | tuple) or len(mine) != steps:
+        count = f"{len(mine)} values" if isinstance(mine, list | tuple) else short(mine)
+        raise NotYet(f"It learns. Now return the norm before clipping of each of {steps} steps; you returned {count}.")
+    norms = sorted(number(each, "a norm") for each in mine)
+    median = norms[len(norms) // 2]
+    expect(
+        norms[-1] > 1.001,
+        "It learns, but no norm is above 1, the threshold: these were taken after clipping, not before.",
+    )
+    expect(
+        norms[-1] > PEAK * median,
+        f"It learns, but the largest norm you returned, {norms[-1]:.3g}, is no peak: the median is {median:.3g}. "
+        "`clip_grad_norm_` returns the norm of all gradients together, before it clips.",
+    )
+    return (
+        f"{outcome.accuracy:.1%} correct although ten images are noise. The log shows them: the largest norm before "
+        f"clipping is {norms[-1]:,.0f}, the median {median:.2g}."
+    )
+
+
+# --- 05.6: a sigmoid net that computes what a tanh net computes ---
+
+
+def judge_as_sigmoids(mine: Student) -> str:
+    draw = torch.Generator().manual_seed(0)
+    shapes = ((5, 4), (6, 5), (3, 6))
+    weights = [torch.randn(shape, generator=draw) / 2 for shape in shapes]
+    biases = [torch.randn(shape[0], generator=draw) / 2 for shape in shapes]
+    found = mine(weights, biases)
+    if not isinstance(found, list | tuple) or len(found) != 2 or any(len(part) != len(shapes) for part in found):
+        raise NotYet(f"Expected two lists of {len(shapes)}, the weights and the biases, got {short(found)}.")
+    x = torch.randn((20, 4), generator=draw)
+    for depth in range(1, len(shapes)):  # layer by layer, so that the first wrong one is named
+        inner = _signals(x, found, torch.sigmoid)[depth]
+        wanted = (1 + _signals(x, (weights, biases), torch.tanh)[depth]) / 2
+        expect_close(inner, wanted, f"The outputs of sigmoid layer {depth}, which should be (1 + tanh) / 2", 1e-4)
+    expect_close(
+        _signals(x, found, torch.sigmoid)[-1],
+        _signals(x, (weights, biases), torch.tanh)[-1],
+        "The outputs of the last layer, which has no activation",
+        1e-4,
+    )
+    return "The same function. The sigmoid was never the problem: the weights that one usually draws for it are."
+
+
+def _signals(x, net, activation) -> list[torch.Tensor]:
+    """The inputs, what each hidden layer passes on, and the outputs."""
+    weights, biases = net
+    found = [x]
+    for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        z = found[-1] @ weight.T + bias
+        found.append(z if place == len(weights) - 1 else activation(z))
+    return found
+
+
+# --- 05.3 is a cure, 05.5 a diagnosis ---
+
+predictions = (
+    prediction(
+        "05.0",
+        correct=3,
+        why="Each sigmoid layer multiplies the gradient by about 0.23, and nine of them leave a few millionths of it. "
+        "The loss does not fall slowly: it stays where guessing is.",
+        wrong={1: "That is what the tanh net loses.", 2: "That is about what four sigmoid layers lose."},
+    ),
+)
 
 exercises = (
     build(
@@ -139,54 +241,60 @@ exercises = (
         "vanishing_gradients",
         keep=("activation", "depth"),
         seeds=(11,),
-        points=4,
+        points=3,
         hints=(
-            "Look at the table of first and last gradients again: which sigmoid net had a ratio near 1?",
-            "A layer that centres and rescales each unit over the batch keeps a sigmoid in its steepest range.",
+            "Look at both ends of the eight nets again: in which sigmoid nets are they close together?",
+            "A layer that divides each unit by its standard deviation over the batch divides the gradient by it too.",
             "Batch normalisation restores the gradients. For the last two points of accuracy, train faster and then "
             "anneal: momentum, and a schedule that ends at 0.",
         ),
     ),
-    explain(
+    loop(
         "05.4",
-        "Four losses that do not move",
-        modes=tuple(SEALED.values()),
-        points=5,
-        right=SEALED | {"learns least": "the first layers"},
-        because="A's gradients are healthy and clipped at every step; B's hidden layers get exactly 0; C's are healthy "
-        "and not clipped, but its learning rate is tiny; D's shrink layer by layer, so the first layers hardly move.",
-        wrong={
-            "A": {
-                "dead_relu": "its gradients are of normal size in every layer. Dead layers pass back exactly 0.",
-                "learning_rate_too_low": "the updates are tiny, but look at the share of clipped steps first.",
-                "vanishing_gradients": "its first layer has as large a gradient as its last.",
-            },
-            "B": {
-                "clipping_too_tight": "not one of its steps was clipped.",
-                "learning_rate_too_low": "the learning rate does not change gradients. Which of its layers have "
-                "any at all?",
-                "vanishing_gradients": "vanishing gradients are small, and shrink from layer to layer. These are 0.",
-            },
-            "C": {
-                "clipping_too_tight": "not one of its steps was clipped.",
-                "dead_relu": "its gradients are of normal size in every layer. Dead layers pass back exactly 0.",
-                "vanishing_gradients": "its first layer has as large a gradient as its last.",
-            },
-            "D": {
-                "clipping_too_tight": "not one of its steps was clipped.",
-                "dead_relu": "small is not 0: look at the numbers from the last layer to the first.",
-                "learning_rate_too_low": "then all layers would have normal gradients. Compare its first and last.",
-            },
-            "learns least": {
-                "the last layers": "the last layer is next to the loss: nothing in between shrinks its gradient.",
-                "all alike": "compare update / weight of its layers: they are powers of ten apart.",
-            },
-        },
+        "Clip where it counts",
+        some_broken,
+        clipped_in_time,
+        example="train_clipped(model, optimizer, loader)",
+        also=judge_norms,
+        points=3,
         hints=(
-            "Three questions for each: is it clipped? is a gradient exactly 0? are the first and last gradients "
-            "similar?",
-            "Only one was clipped, and only one has zeros. Two remain.",
-            "Of these, one has normal gradients in all layers; in the other they shrink by powers of ten.",
+            "What does `optimizer.step()` use: the gradients before clipping, or after it?",
+            "zero_grad, loss, backward, clip, step. In the loop you were given, the clipped gradients are cleared "
+            "before anybody uses them.",
+            "norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()), between backward() and step().",
+        ),
+    ),
+    diagnose(
+        "05.5",
+        "One loss that does not move",
+        failure="vanishing_gradients",
+        place=("layer1", "layer2"),
+        evidence={"grad_norm": SMALLEST, "grad_ratio": None},
+        wrong={
+            "clipping_too_tight": "not one of its steps was clipped.",
+            "dead_relu": "small is not 0: look at the bars from the last layer to the first.",
+            "learning_rate_too_low": "then all layers would have ordinary gradients. Compare the first and the last.",
+            "zero_init": "then the gradients of all layers but the last would be exactly 0.",
+        },
+        because="The gradients shrink by the same factor at every layer, from 0.35 at the output to a few "
+        "millionths at the input. Nothing was clipped and nothing is exactly 0.",
+        points=3,
+        hints=(
+            "Three questions: was it clipped? is a gradient exactly 0? are the first and last gradients alike?",
+            "Gradients that shrink along a straight line on a log axis have a name of their own.",
+            'np.median(run["grad_norm"], axis=0) has one number per layer. The smallest one and its layer are asked.',
+        ),
+    ),
+    build(
+        "05.6",
+        "Hard: sigmoids that behave like tanh",
+        judge_as_sigmoids,
+        example="as_sigmoids(weights, biases)",
+        points=0,
+        hints=(
+            "tanh(u) = 2 s(2u) - 1, where s is the sigmoid. What has to stand in its argument?",
+            "Hidden layers after the first receive s = (1 + h) / 2 instead of h. Put h = 2 s - 1 into W h + b.",
+            "W h + b = 2 W s + (b - W 1). For hidden layers double all of that once more; for the last do not.",
         ),
     ),
 )

@@ -1,29 +1,26 @@
-"""Exercises of lesson 06, dead and saturated units; and its sealed patients."""
+"""Exercises of lesson 06, dead and saturated units; and its sealed patient."""
 
 import copy
+import math
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-from labkit.course.grading import Student, build, changed_tensors, cure, expect, expect_close, explain, sealed_runs
+from labkit.course.grading import Student, build, changed_tensors, cure, diagnose, expect, expect_close
+from labkit.course.loops import Outcome, Setting, images, loop
+from labkit.course.predictions import prediction
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
+from labkit.tools.dead_units import dead_units
+from labkit.training.loop import train
 
-# --- the sealed patients of 06.4 ---
-
-SEALED = {
-    "A": "dead_relu_by_learning_rate",
-    "B": "dead_branch",
-    "C": "saturated_units",
-    "D": "partly_dead_layer",
-}
+# --- the sealed patient of 06.5: a loss that falls while a layer is dead ---
 
 
-OWN = {"A": {"steps": 400}}  # 200 steps are enough for the others
-
-
-def patients() -> dict[str, Run]:
-    """Four runs, named by letters. The student finds which failure each one shows."""
-    return sealed_runs(SEALED, OWN, steps=200)
+def patient() -> Run:
+    """One run whose loss falls. The student finds out what is wrong with it."""
+    return train(FAILURES["dead_branch"].sick.but(steps=200, seed=5), progress=False)
 
 
 # --- 06.1 ---
@@ -87,9 +84,81 @@ def judge_find_dead(mine: Student) -> str:
     return "Correct units over the whole set, and the net is unchanged."
 
 
-# --- 06.3 is a cure, 06.4 the evidence ---
+# --- 06.4: revive dead units in the loop ---
 
-LOOKS_ELSEWHERE = "Look again at where the zeros are: in which layers, and from which step on."
+DEAD, BIAS = 100, -30.0  # units of 128 in the first layer whose bias no image can outweigh
+# Dead units of the first layer at the end. Revived once: 0 to 5 over seeds 0 to 2 and 11; not revived: DEAD and more.
+STILL_DEAD = 30
+
+
+def mostly_dead_net() -> nn.Sequential:
+    """The net of the lesson, as from a checkpoint in which most of the first layer is dead."""
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
+    with torch.no_grad():
+        net[1].bias[:DEAD] = BIAS
+    return net
+
+
+def with_checkpoint(seed: int) -> Setting:
+    return images(mostly_dead_net, lambda weights: torch.optim.Adam(weights, lr=0.001))(seed)
+
+
+@torch.no_grad()
+def revive(model, loader) -> None:
+    dead = torch.tensor(dead_units(model, loader).dead["2"])
+    model[1].weight[dead] = nn.Linear(784, len(dead)).weight
+    model[1].bias[dead] = 0.0
+    model[3].weight[:, dead] = 0.0
+
+
+def reviving(model, optimizer, loader) -> None:
+    for epoch in range(4):
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+        if epoch == 0:
+            revive(model, loader)
+
+
+def judge_living(outcome: Outcome) -> str:
+    x, _ = outcome.setting.loader.dataset.tensors
+    dead = len(dead_units(outcome.setting.model, x).dead["2"])
+    expect(dead <= STILL_DEAD, f"It learns, but {dead} of 128 units of the first layer are still dead on all images.")
+    return f"{outcome.accuracy:.1%} correct, and {128 - dead} of 128 units are alive; at the start {128 - DEAD} were."
+
+
+# --- 06.6: the share of silent units, exactly ---
+
+
+def judge_expected_silent(mine: Student) -> str:
+    tiny = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.0, 3.0]])  # silent on 2, 3 and 1 of 3 images
+    expect_close(mine(tiny, 1), 2 / 3, "One of three images: the mean of 2/3, 3/3 and 1/3")
+    seen = mine(tiny, 2)
+    replaced = float(((tiny == 0).double().mean(0) ** 2).mean())
+    expect(abs(float(seen) - replaced) > 1e-6, f"{replaced:.3g} is (1 - p)^n: that draws the same image twice.")
+    expect_close(seen, (1 / 3 + 1 + 0) / 3, "Two of three images")
+    expect_close(mine(tiny, 3), 1 / 3, "All three images: only the unit that never fires is silent")
+    many = torch.zeros(4000, 3)
+    many[:2, 0], many[:, 1] = 1.0, 1.0  # fires on 2, on all, and on none of 4,000
+    expected = (math.comb(3998, 1000) / math.comb(4000, 1000) + 0 + 1) / 3
+    expect_close(mine(many, 1000), expected, "1,000 of 4,000 images, of which one unit fires on two", 1e-6)
+    return "Exact, and with numbers that no float could hold."
+
+
+# --- 06.3 is a cure, 06.5 a diagnosis ---
+
+predictions = (
+    prediction(
+        "06.0",
+        correct=2,
+        why="The living tenth of the layer solves the task nearly as well. The loss tells that something learns, not "
+        "that everything does.",
+        wrong={1: "That is what happens if every unit is dead.", 3: "Nothing pushes it up again: dead is dead."},
+    ),
+)
 
 exercises = (
     build(
@@ -129,41 +198,53 @@ exercises = (
             "Look at the entry `normalisation`. labkit.Recipe lists the choices when you try an unknown one.",
         ),
     ),
-    explain(
+    loop(
         "06.4",
-        "Which failure does each run show?",
-        modes=tuple(SEALED.values()),
-        points=4,
-        right=SEALED,
-        because="A was alive and its units died in training; B has layers with a gradient of exactly 0; C is "
-        "saturated, "
-        "not dead; and D, whose loss looks good, was mostly dead before training.",
-        wrong={
-            "A": {
-                "dead_branch": "a dead branch is dead from the first evaluation; this layer started alive.",
-                "saturated_units": "saturation happens to tanh and sigmoid units, and these units are dead.",
-                "partly_dead_layer": "it started alive, and its loss ended at chance level. What happened in between?",
-            },
-            "B": {
-                "dead_relu_by_learning_rate": "its loss falls, and its dead units were dead before the first step.",
-                "saturated_units": "saturation happens to tanh and sigmoid units. " + LOOKS_ELSEWHERE,
-                "partly_dead_layer": "partly dead layers still get some gradient. Here whole layers get exactly 0.",
-            },
-            "C": {
-                "dead_relu_by_learning_rate": "none of its units is dead.",
-                "dead_branch": "none of its units is dead, and no gradient is 0.",
-                "partly_dead_layer": "none of its units is dead. They are saturated: nearly always +1 or -1.",
-            },
-            "D": {
-                "dead_relu_by_learning_rate": "its loss falls, and its dead units were dead before the first step.",
-                "dead_branch": "every layer gets a gradient: some units are alive in each.",
-                "saturated_units": "saturation happens to tanh and sigmoid units. " + LOOKS_ELSEWHERE,
-            },
-        },
+        "Revive units while the loop runs",
+        with_checkpoint,
+        reviving,
+        example="train_reviving(model, optimizer, loader)",
+        also=judge_living,
+        points=3,
         hints=(
-            "Three questions for each: does the loss fall? was it dead before the first step? is a gradient exactly 0?",
-            "Only one patient has saturated units. In only one did the units die during training.",
-            "Of the other two, one has layers with a gradient of exactly 0: every unit in them is dead.",
+            "Which units are dead? You have written find_dead: give it the images of the loader.",
+            "torch.cat([x for x, y in loader]) has all images. The ReLU behind model[1] is called '2'.",
+            "Under torch.no_grad(): model[1].weight[dead] from a fresh nn.Linear, model[1].bias[dead] = 0, "
+            "model[3].weight[:, dead] = 0.",
+        ),
+    ),
+    diagnose(
+        "06.5",
+        "A loss that falls while a layer is dead",
+        failure="dead_branch",
+        place=(*(f"block{n}.block.layer{n}" for n in (2, 3, 4)), *(f"block{n}.block.relu{n}" for n in (2, 3, 4))),
+        evidence={"dead": (0.999, 1.0), "grad_norm": (0.0, 0.0)},
+        wrong={
+            "partly_dead_layer": "a partly dead layer still gets some gradient. Here whole layers get exactly 0.",
+            "dead_relu": "then nothing would be learned. Its loss falls.",
+            "dead_relu_by_learning_rate": "its dead units were dead before the first step.",
+            "vanishing_gradients": "small is not 0, and the layer below them has an ordinary gradient again.",
+            "frozen_layers": "frozen layers are not dead: they pass the images on. What do these pass on?",
+        },
+        because="Three blocks are dead from the first evaluation to the last, with gradients of exactly 0. The skip "
+        "connections carry images and gradients past them, so the rest learns.",
+        points=3,
+        hints=(
+            "Look at the bars: which layers have no gradient at all, and what is alive on either side of them?",
+            "How can a layer below three dead ones have a gradient? Something must lead around them.",
+            'run["dead"][-1] has the share of each activation at the end; np.nanargmax finds the worst one.',
+        ),
+    ),
+    build(
+        "06.6",
+        "Hard: silence by the numbers",
+        judge_expected_silent,
+        example="expected_silent(outputs, n)",
+        points=0,
+        hints=(
+            "In how many ways can you choose n of N images? In how many of them is the unit silent on all?",
+            "A unit that is silent on q of N images: choose(q, n) / choose(N, n), and 0 where q < n.",
+            "choose(q, n) / choose(N, n) is a ratio of factorials: exp of differences of torch.lgamma, in float64.",
         ),
     ),
 )

@@ -2,11 +2,25 @@
 
 import torch
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from labkit.course.grading import NotYet, Student, build, cure, expect, expect_close, explain, sealed_runs
+from labkit.course.grading import (
+    NotYet,
+    Student,
+    build,
+    cure,
+    expect,
+    expect_close,
+    explain,
+    number,
+    sealed_runs,
+    short,
+)
+from labkit.course.loops import Outcome, images, loop
+from labkit.course.predictions import prediction
 from labkit.recording.run import Run
 
-# --- the sealed patients of 07.4 ---
+# --- the sealed patients of 07.5 ---
 
 SEALED = {"A": "sqrt_at_zero", "B": "zero_by_zero", "C": "log_of_zero", "D": "nan_in_data"}
 
@@ -16,7 +30,44 @@ def patients() -> dict[str, Run]:
     return sealed_runs(SEALED, evaluate_every=0)
 
 
-# --- 07.1 ---
+# --- 07.1: unscale before clipping ---
+
+SCALED = (
+    100.0  # no true norm of this net comes near: 0.5 to 4 over seeds 0 to 2 and 11; scaled ones are 65,536 times that
+)
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def unscaled_first(model, optimizer, loader) -> list[float]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    norms = []
+    for _ in range(4):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+            scaler.step(optimizer)
+            scaler.update()
+    return norms
+
+
+def judge_true_norms(outcome: Outcome) -> str:
+    mine = outcome.returned
+    if not isinstance(mine, list | tuple) or not len(mine) >= len(outcome.run):
+        raise NotYet(f"It learns. Now return the norm before clipping of every step; you returned {short(mine)}.")
+    largest = max(number(each, "a norm") for each in mine)
+    expect(largest < SCALED, f"It learns, but norms of {largest:,.0f} are those of scaled gradients.")
+    expect(largest > 1.001, "It learns, but no norm is above 1, the threshold: these were taken after clipping.")
+    return f"{outcome.accuracy:.1%} correct in fp16, and the norms in your log are true ones: at most {largest:.2g}."
+
+
+# --- 07.2 ---
 
 ROUNDED = 1e-3  # x - logsumexp(x) is correct too, and at 1,000 has four digits less than the explicit shift
 
@@ -57,7 +108,7 @@ def judge_log_softmax(mine: Student) -> str:
     return "Finite for any logits, and so is its gradient."
 
 
-# --- 07.2 ---
+# --- 07.3 ---
 
 
 class ReplaceLastSample(nn.Module):
@@ -135,14 +186,57 @@ def _judge_removal(mine: Student) -> str:
     return "It stops at the first bad module, at infinities too, and its hooks can be removed."
 
 
-# --- 07.3 is a cure, 07.4 the evidence ---
+# --- 07.6: binary cross-entropy from a logit ---
+
+
+def judge_logit_loss(mine: Student) -> str:
+    for y in (0.0, 1.0):
+        for z in (0.0, -3.0, 3.0, 20.0, -20.0, 100.0, -1000.0, 1000.0):
+            logit = torch.tensor([z], requires_grad=True)
+            label = torch.tensor([y])
+            seen = mine.in_place(logit, label)
+            what = f"z = {z:g}, y = {y:g}"
+            expect_close(seen, binary_cross_entropy_with_logits(logit, label, reduction="none"), what)
+            (gradient,) = torch.autograd.grad(seen.sum(), logit)
+            if z:  # at 0 a kink of max and |z| may share out the gradient in another way
+                expect_close(gradient, (logit.sigmoid() - label).detach(), f"The gradient at {what}")
+    tiny = mine(torch.tensor([-30.0]), torch.tensor([0.0]))
+    expect(float(tiny) > 0, "At z = -30, y = 0 the loss is 9e-14, not 0: log(1 + e) rounds e away, log1p(e) does not.")
+    return "Exact for any logit, and so is its gradient."
+
+
+# --- 07.4 is a cure, 07.5 the evidence ---
+
+predictions = (
+    prediction(
+        "07.0",
+        correct=3,
+        why="GradScaler multiplies the loss, and this NaN is made in the forward pass, before there is a loss. It "
+        "skips every step, so the weights stay finite, and stay.",
+        wrong={1: "The forward pass overflows all the same.", 2: "It skips a step whose gradients are not finite."},
+    ),
+)
 
 NO_PIXEL = "the inputs of that step were finite. Where is the first value that was not?"
 NO_LOSS = "then the loss would be the first non-finite value. Here it was an earlier or a later one."
 
 exercises = (
-    build(
+    loop(
         "07.1",
+        "Clip true gradients, not scaled ones",
+        images(small_net, lambda weights: torch.optim.SGD(weights, lr=0.1)),
+        unscaled_first,
+        example="train_half(model, optimizer, loader)",
+        also=judge_true_norms,
+        points=3,
+        hints=(
+            "How large are the gradients between scaler.scale(loss).backward() and scaler.step(optimizer)?",
+            "Something has to divide them by the scale before clip_grad_norm_ compares them with 1.",
+            "One line, scaler.unscale_(optimizer), between backward() and clip_grad_norm_.",
+        ),
+    ),
+    build(
+        "07.2",
         "A numerically stable log-softmax",
         judge_log_softmax,
         example="log_softmax(x)",
@@ -154,7 +248,7 @@ exercises = (
         ),
     ),
     build(
-        "07.2",
+        "07.3",
         "Stop at the first non-finite output",
         judge_guard,
         example="guard(net)",
@@ -166,7 +260,7 @@ exercises = (
         ),
     ),
     cure(
-        "07.3",
+        "07.4",
         "An fp16 net that must stay in fp16",
         "fp16_overflow",
         keep=("precision",),
@@ -179,7 +273,7 @@ exercises = (
         ),
     ),
     explain(
-        "07.4",
+        "07.5",
         "Where did the first NaN come from?",
         modes=tuple(SEALED.values()),
         points=4,
@@ -219,6 +313,18 @@ exercises = (
             "inputs, activations, loss, gradients: the first bad one is the origin, the later ones only follow.",
             "Two of the five break in the loss. At which outputs does exp overflow, and where is a sigmoid exactly 1?",
             "A finite loss with a NaN gradient: which function has a value but no finite derivative?",
+        ),
+    ),
+    build(
+        "07.6",
+        "Hard: binary cross-entropy from a logit",
+        judge_logit_loss,
+        example="logit_loss(z, y)",
+        points=0,
+        hints=(
+            "1 - s(z) = s(-z), and -ln s(z) = ln(1 + exp(-z)). So the loss is ln(1 + exp(z)) - z y.",
+            "ln(1 + exp(z)) overflows for large z. Take max(z, 0) out of it, as log-sum-exp does.",
+            "max(z, 0) - z y + log1p(exp(-|z|)).",
         ),
     ),
 )

@@ -1,19 +1,107 @@
-"""Exercises of lesson 09, silent bugs in data and code; and the broken set-ups of its ten-point list."""
-
-import copy
+"""Exercises of lesson 09, bugs in the data; and its sealed run."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from labkit.course.grading import Student, build, changed_tensors, cure, everything_but, expect, expect_close, explain
-from labkit.diagnosis.checkup import Checkup, checkup
+from labkit.course.grading import (
+    Student,
+    build,
+    diagnose,
+    expect,
+    expect_close,
+    explain,
+    short,
+)
+from labkit.course.loops import Batches, Outcome, Setting, images, loop
+from labkit.course.predictions import prediction
 from labkit.recording.run import Run
+from labkit.training import parts
 from labkit.training.data import load
 from labkit.training.loop import train
 from labkit.training.recipe import Recipe
 
-# --- 09.1 ---
+predictions = (
+    prediction(
+        "09.0",
+        correct=2,
+        why="thirty-two labels are few enough to be stored one by one, whether they make sense or not. Only on more "
+        "images than the net can store does it matter that nothing in an image leads to its label.",
+        wrong={
+            1: "That is why the net cannot learn anything useful; it can still memorise.",
+            3: "At any learning rate that trains, both sets of labels are memorised.",
+        },
+    ),
+)
+
+# --- 09.1: an exam for loaders ---
+
+NAMES = ("fine", "blank", "one class", "sorted", "labels move", "shuffled")
+SAMPLES = 1000
+
+
+class MovingLabels(Dataset):
+    """Each time an image is read it gets a random label."""
+
+    def __init__(self, x: Tensor, y: Tensor):
+        self.x, self.y = x, y
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        drawn = int(torch.randint(len(self.y), (1,), generator=self.generator))
+        return self.x[index], self.y[drawn]
+
+
+def faulty_loader(name: str, seed: int) -> DataLoader:
+    """A thousand digits that no lesson shows, with the fault of this name."""
+    order = torch.Generator().manual_seed(seed)
+    known = load("mnist", "train", samples=30_000)
+    chosen = 12_000 + torch.randperm(10_000, generator=order)[: 12 * SAMPLES]
+    x, y = known.x[chosen], known.y[chosen]
+    kept = (y == seed % 10) if name == "one class" else torch.ones(len(y), dtype=torch.bool)
+    x, y = x[kept][:SAMPLES], y[kept][:SAMPLES]
+    options = {"batch_size": 50, "shuffle": name != "sorted", "generator": order}
+    if name == "blank":
+        x = torch.full_like(x, -0.4)  # black, after normalising
+    if name == "sorted":
+        by_class = y.argsort(stable=True)
+        x, y = x[by_class], y[by_class]
+    if name == "shuffled":
+        y = y[torch.randperm(len(y), generator=order)]
+    return DataLoader(MovingLabels(x, y) if name == "labels move" else TensorDataset(x, y), **options)
+
+
+LOOK_ALIKE = {
+    ("blank", "fine"): "Print x.std() of one batch.",
+    ("blank", "shuffled"): "No image says anything about its label, that is true: but look at the images.",
+    ("labels move", "shuffled"): "Go through the loader twice: does an image keep its label?",
+    ("labels move", "fine"): "Go through the loader twice: does an image keep its label?",
+    ("shuffled", "labels move"): "Every image keeps its label in the next epoch.",
+    ("shuffled", "fine"): "Are images of one label alike? Compare half of them with the means of the other half.",
+    ("sorted", "one class"): "Every batch has one or two classes, but not all batches have the same.",
+    ("sorted", "fine"): "How many classes has one batch?",
+    ("one class", "sorted"): "How many classes are there in all batches together?",
+    ("one class", "fine"): "How many classes are there in all batches together?",
+    ("fine", "labels move"): "Every image keeps its label. Do you compare by index, though each epoch has a new order?",
+    ("fine", "shuffled"): "A nearest-mean classifier reaches 70 to 80 % on the other half of it.",
+}
+
+
+def judge_names(mine: Student) -> str:
+    for place, name in enumerate(NAMES):
+        for seed in (21, 22):
+            seen = mine.in_place(faulty_loader(name, seed + 2 * place))
+            expect(seen in NAMES, f"Expected one of {', '.join(NAMES)}, got {short(seen)}.")
+            advice = LOOK_ALIKE.get((name, seen), "")
+            expect(seen == name, f'A loader that is "{name}" was called "{seen}". {advice}'.strip())
+    return "Twelve loaders, six kinds, none mistaken for another."
+
+
+# --- 09.2 ---
 
 
 def judge_shared(mine: Student) -> str:
@@ -39,162 +127,171 @@ def judge_shared(mine: Student) -> str:
     return "Different indices, several copies, mirrored images: it counts what leaked and nothing else."
 
 
-# --- 09.2 ---
-
-
-class Mixing(nn.Module):
-    """Adds to each row another row of the batch, in reverse order."""
-
-    def forward(self, x):
-        return x + 0.1 * x.flip(0)
-
-
-class WrongReshape(nn.Module):
-    """Transposes, then reshapes to the original shape."""
-
-    def forward(self, x):
-        return x.t().reshape(x.shape)
-
-
-def small_net(*further: nn.Module, between: tuple[nn.Module, ...] = ()) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 8), *between, nn.Tanh(), nn.Linear(8, 4), *further)
-    with torch.no_grad():
-        for weight in net.parameters():
-            weight.copy_(torch.rand(weight.shape, generator=generator) - 0.3)
-    return net
-
-
-def judge_samples_mixed(mine: Student) -> str:
-    x = torch.rand(12, 6, generator=torch.Generator().manual_seed(1))
-    expect(
-        not mine.in_place(small_net(), x.clone()),
-        "A plain net treats each sample alone, but you report that it mixes them.",
-    )
-    expect(
-        mine.in_place(small_net(nn.Softmax(dim=0)), x.clone()), "A softmax over axis 0 is over the batch: that mixes."
-    )
-    expect(
-        mine.in_place(small_net(WrongReshape()), x.clone()),
-        "A wrong reshape after a transpose was not noticed.",
-    )
-    expect(
-        mine.in_place(small_net(Mixing()), x.clone()), "Output 0 depends on the last sample only. Alter all the others."
-    )
-    net = small_net(between=(nn.BatchNorm1d(8), nn.Dropout(0.5)))
-    before, batch = copy.deepcopy(net.state_dict()), x.clone()
-    mixed = mine.in_place(net, batch)
-    expect(not mixed, "Batch norm mixes in train mode, by design, and dropout is random there. Test in eval mode.")
-    moved = changed_tensors(net, before)
-    expect(not moved, f"Correct results, but your test changed {', '.join(moved)}.")
-    expect(net.training, "Correct results, but the net was in train mode and is left in eval mode.")
-    resting = small_net().eval()
-    mine.in_place(resting, x.clone())
-    expect(not resting.training, "Correct results, but a net that was in eval mode is left in train mode.")
-    left = [name for name, weight in net.named_parameters() if weight.grad is not None]
-    expect(not left, "Correct results, but gradients are left in the weights: torch.autograd.grad leaves none.")
-    expect(torch.equal(batch, x), "Correct results, but you changed the caller's batch. Work on a clone.")
-    return "It finds three ways of mixing, accepts batch norm, and leaves the net unchanged."
-
-
 # --- 09.3 ---
 
 
-def two_steps(recipe: Recipe, factor: float) -> Run:
-    """Two steps; the gradients left by the first are multiplied by a factor before the second."""
-
-    def step(training, x, y) -> None:
-        recipe.step(training, x, y)
-        for weight in training.model.parameters():
-            if weight.grad is not None:
-                weight.grad.mul_(factor)
-
-    return train(recipe.but(step=step, steps=2, evaluate_every=0, samples=256), progress=False)
-
-
-def judge_step(recipe: Recipe) -> None:
-    """Clipping would hide the growth of the gradients well enough to learn, without clearing them."""
-    plain, altered = two_steps(recipe, 1.0), two_steps(recipe, 1000.0)
-    expect(len(plain) == 2, "Nothing was recorded: call training.look(loss, x, y) once in every step.")
+def judge_weights(mine: Student) -> str:
+    labels = torch.tensor([0] * 3 + [1])
+    seen = torch.as_tensor(mine(labels, 2)).float()
+    expect(seen.shape == (2,), f"Two classes: expected two weights, got the shape {tuple(seen.shape)}.")
+    right = torch.tensor([2 / 3, 2.0])
+    turned = seen[0] > seen[1]
+    expect(not turned, "The frequent class has the larger weight: divide by the counts, do not multiply.")
+    same_ratio = torch.allclose(seen / seen.sum(), right / right.sum(), atol=1e-4)
     expect(
-        plain.facts["weights_sha256"] == altered.facts["weights_sha256"],
-        "After one step the stored gradients were multiplied by 1000, and your next step changed: gradients of an old "
-        "batch still count.",
+        not same_ratio or torch.allclose(seen, right, atol=1e-4),
+        f"The ratio is right, the size is not: over the four samples your weights average "
+        f"{seen[labels].mean():.3g}, which changes the size of the loss. Make it 1.",
     )
+    expect_close(seen, right, "Of the labels 0, 0, 0, 1 and two classes")
+    many = torch.tensor([0] * 90 + [1] * 9 + [3])
+    seen = torch.as_tensor(mine(many, 5)).float()
+    expect(seen.shape == (5,), f"Five classes, two of them without samples: expected five weights, got {len(seen)}.")
+    expect(bool(torch.isfinite(seen).all()), "A class without samples got an infinite weight: give it 0.")
+    expect_close(seen, torch.tensor([100 / 270, 100 / 27, 0.0, 100 / 3, 0.0]), "90, 9 and 1 samples, two empty classes")
+    even = torch.arange(10).repeat(7)
+    expect_close(mine(even, 10), torch.ones(10), "Ten equal classes")
+    return "Inverse to the counts, an average of 1 over the samples, and 0 for classes that are empty."
 
 
-# --- 09.4 is about these set-ups ---
+# --- 09.4: a loop that survives ---
+
+FACTOR = 200.0  # of the corrupt batch; a hundred is enough to leave the plain loop below 80 %
 
 
-SAMPLES = 2000
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def setups() -> dict[str, Checkup]:
-    """The bugs of 09.4 that are in a net, an optimizer or the data, each with its `checkup`.
-
-    (The other two are in the loop and in the metric, which no test before training sees.)
-    """
-    x, y = (each[:SAMPLES] for each in load("mnist", "train", samples=SAMPLES))
-    val = load("mnist", "val")
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
-    raw = load("mnist", "train", inputs="raw", samples=SAMPLES).x[:SAMPLES]
-    raw_val = load("mnist", "val", inputs="raw").x
-    replaced = digit_net()
-    stale = torch.optim.SGD(replaced.parameters(), lr=0.1)
-    replaced[3] = nn.Linear(128, 10)
-    leaked = torch.cat([x, val.x[::2]]), torch.cat([y, val.y[::2]])
-    return {
-        "A": checkup_of(digit_net(), (x, y[order]), val),
-        "B": checkup_of(digit_net(), leaked, val),
-        "C": checkup_of(digit_net(nn.Softmax(dim=1)), (x, y), val),
-        "D": checkup_of(replaced, (x, y), val, stale),
-        "E": checkup_of(digit_net().eval(), (x, y), val),
-        "H": checkup_of(digit_net(), (raw, y), (raw_val, val.y)),
-    }
+def sgd(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
 
 
-def digit_net(*further: nn.Module) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10), *further)
+def with_a_corrupt_batch(seed: int) -> Setting:
+    """robust_train(model, optimizer, loader): the loader's tenth batch from the end is useless and far too large."""
+    usual = images(small_net, sgd, samples=4_000)(seed)
+    loader = usual.loader
+    batches = list(loader)
+    x, y = batches[-10]
+    batches[-10] = (x * FACTOR, y.roll(1))
+    whole = tuple(torch.cat(each) for each in zip(*batches, strict=True))
+    in_order = Batches(TensorDataset(*whole), batch_size=loader.batch_size, shuffle=False)
+    arguments = tuple(in_order if each is loader else each for each in usual.arguments)
+    return Setting(arguments, usual.held_out)
 
 
-def checkup_of(net: nn.Module, train, val, optimizer=None) -> Checkup:
-    return checkup(net, cross_entropy, train, tuple(val), optimizer or torch.optim.SGD(net.parameters(), lr=0.1))
+def robust_train(model, optimizer, loader):
+    """The reference: the gradient norm is clipped."""
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
 
 
-NOT_SEEN = "does it see the part that is broken? Look at the arguments of `checkup`."
+def judge_survival(outcome: Outcome) -> str:
+    seen = len(outcome.run)
+    expect(seen >= 50, f"Your loop made {seen} steps; the loader has 63 batches. Leave out single batches only.")
+    return f"With a batch that is {FACTOR:.0f} times too large among other digits, it learns as well as a clipped loop."
 
 
-def choices(right: str, **reasons: str) -> dict[str, str]:
-    """Why each of the other checks is wrong; a general reason where none is given."""
-    reasons = {name.replace("_", " "): words for name, words in reasons.items()}
-    others = [name for name in CHECKS if name != right]
-    return {name: reasons.get(name, f"'{name}' would report ok. {WHAT_IT_TESTS[name]}") for name in others}
+# --- 09.5: the sealed run ---
+
+BAD, TIMES = 143, 500
 
 
-WHAT_IT_TESTS = {
-    "first loss": "It tests whether an untrained net is at chance level.",
-    "one batch by heart": "It tests whether this net with this loss can memorise a batch.",
-    "output shape": "It tests for one row per sample and one column per class.",
-    "one step": "It tests whether the loss falls after one update by your optimizer.",
-    "gradients": "It tests whether each parameter has a gradient and is in the optimizer.",
-    "inputs": "It tests whether the pixels are finite, centred and scaled.",
-    "splits": "It tests whether an image is in both sets.",
-    "validation data": "It tests whether validation data are the same at each pass, and scaled like the training data.",
-    "modes": "It tests which mode the net is in now.",
-    "checkpoint": "It tests whether a resumed run would find everything it needs.",
-    "none": "One of the checks would have caught it.",
+def one_bad_image(split, recipe, generator):
+    """The usual batches; one image of one of them is far too large."""
+    for step, (x, y) in enumerate(parts.shuffled(split, recipe, generator)):
+        if step == BAD:
+            x = x.clone()
+            x[17] *= TIMES
+        yield x, y
+
+
+def sealed() -> Run:
+    """A run of 200 steps on photographs with one bad moment."""
+    return train(Recipe(data="cifar10", lr=0.02, steps=200, batches=one_bad_image, seed=4), progress=False)
+
+
+# --- 09.7: near copies ---
+
+
+def cousins_of(x: Tensor) -> Tensor:
+    """Near copies of eight images: brighter, darker, shifted by one pixel, with a little noise."""
+    noise = torch.randn(x[6:8].shape, generator=torch.Generator().manual_seed(3))
+    brightness = torch.cat([1.3 * x[:2], 0.7 * x[2:4] - 0.1])
+    return torch.cat([brightness, x[4:5].roll(1, 2), x[5:6].roll((-1, 1), (2, 3)), x[6:8] + 0.05 * noise])
+
+
+def judge_cousins(mine: Student) -> str:
+    known = load("mnist", "train", samples=20_000)
+    train, val = known.x[12_000:12_500], load("mnist", "val").x[:200]
+    plain = mine(train, val)
+    expect(plain == 0, f"No image of this pair of sets is a near copy of another, and you count {short(plain)}.")
+    near = cousins_of(train[100:108])
+    kinds = ("brighter", "brighter", "darker", "darker", "shifted down", "shifted up and right", "noisy", "noisy")
+    for kind, one in zip(kinds, near, strict=True):
+        seen = mine(train, torch.cat([val[:20], one[None]]))
+        expect(seen != 0, f"A copy that is {kind} was not found among 21 images.")
+        expect_close(seen, 1, f"One copy that is {kind}, among 21 images")
+    expect_close(mine(train, torch.cat([val, near])), len(near), "Eight near copies among 208 images")
+    return "Brighter, darker, shifted and noisy copies are found, and no two different digits are called cousins."
+
+
+SAME_RESULT = {  # question: experiment -> why it does not tell the two apart
+    "A": {
+        "memorise 32 images": "with one fixed batch each image has one label in both cases: both pass.",
+        "gap in the first epoch": "neither learns anything: no gap in either.",
+        "cover parts of the inputs": "neither net uses its inputs.",
+        "count identical images": "the images are the right ones in both cases.",
+        "lower the learning rate": "the loss stays at the entropy of the labels in both.",
+    },
+    "B": {
+        "memorise 32 images": "both nets memorise.",
+        "follow one image through two epochs": "the training set is sound in both.",
+        "cover parts of the inputs": "it shows what the net uses, and both use the digits.",
+        "count identical images": "neither set contains images of the other.",
+        "lower the learning rate": "both gaps open more slowly.",
+    },
+    "C": {
+        "memorise 32 images": "both nets memorise.",
+        "follow one image through two epochs": "each image keeps its label in both.",
+        "gap in the first epoch": "validation has the same leak: no gap in either.",
+        "count identical images": "the images differ, each with its own mark.",
+        "lower the learning rate": "both learn, more slowly.",
+    },
+    "D": {
+        "memorise 32 images": "both nets memorise.",
+        "follow one image through two epochs": "each image keeps its label in both.",
+        "gap in the first epoch": "a leak makes the gap smaller, and so does a better net.",
+        "cover parts of the inputs": "both use the digits.",
+        "lower the learning rate": "both learn, more slowly.",
+    },
 }
-CHECKS = tuple(WHAT_IT_TESTS)
 
 exercises = (
     build(
         "09.1",
+        "An exam for a loader",
+        judge_names,
+        example="name_the_bug(loader)",
+        points=3,
+        modes=("blank_inputs", "single_class", "sorted_data", "labels_detached", "labels_shuffled"),
+        hints=(
+            "Cheap tests first: the standard deviation of the images, the classes of all batches, those of one batch.",
+            "A loader shuffles again in each epoch, so recognise an image by its bytes: image.numpy().tobytes().",
+            'For "shuffled": the mean image of each class from one half, the nearest mean for the other half.',
+        ),
+    ),
+    build(
+        "09.2",
         "Which validation images were trained on?",
         judge_shared,
         example="shared(train, val)",
         points=2,
+        modes=("leakage",),
         hints=(
             "Comparing all pairs is slow, and comparing index by index finds nothing. What can a set look up?",
             "`image.numpy().tobytes()` is equal for equal images only, and can be put into a set.",
@@ -202,98 +299,85 @@ exercises = (
         ),
     ),
     build(
-        "09.2",
-        "Does the net mix the samples of a batch?",
-        judge_samples_mixed,
-        example="samples_mixed(net, x)",
-        points=3,
+        "09.3",
+        "Class weights",
+        judge_weights,
+        example="class_weights(labels, classes)",
+        points=2,
+        modes=("class_imbalance",),
         hints=(
-            "Keep sample 0 and change all the others. May output 0 change?",
-            "Test in eval mode under no_grad, on a clone of x, and restore the mode of the net.",
-            "`not torch.allclose(net(x)[0], net(altered)[0])`, where altered[1:] is x[1:] plus something.",
+            "labels.bincount(minlength=classes) counts every class, the empty ones too.",
+            "Weights 1 / count, and 0 where the count is 0. Then scale them all by one number.",
+            "The average over the samples is (weights * counts).sum() / len(labels): divide by it.",
         ),
     ),
-    cure(
-        "09.3",
-        "Write a training step without the bug",
-        "zero_grad_missing",
-        keep=everything_but("step"),
-        also=judge_step,
-        seeds=(11,),
-        points=3,
+    loop(
+        "09.4",
+        "A loop that survives a corrupt batch",
+        with_a_corrupt_batch,
+        robust_train,
+        example="robust_train(model, optimizer, loader)",
+        free_of=(),
+        also=judge_survival,
+        modes=("corrupt_batch",),
+        points=2,
         hints=(
-            "The step shown above has five lines. A correct one has six.",
-            "Before backward, clear the gradients of the previous step.",
-            "training.optimizer is an ordinary torch optimizer, with the method that clears all gradients.",
+            "How long is the step that a batch can make you take, and what bounds it?",
+            "Between backward and step: torch.nn.utils.clip_grad_norm_, or no step if the norm is far above the usual.",
+            "clip_grad_norm_(model.parameters(), 1.0) returns the norm before clipping, if you want to skip instead.",
+        ),
+    ),
+    diagnose(
+        "09.5",
+        "What came in?",
+        failure="corrupt_sample",
+        place=(f"batch {BAD}",),
+        evidence={"input_max": (0.8 * TIMES, 3.0 * TIMES), "input_outliers": None},
+        wrong={
+            "corrupt_batch": "nearly. How large would the standard deviation of the whole batch be?",
+            "learning_rate_too_high": "the loss falls smoothly before and after one moment.",
+            "exploding_gradients": "the gradient is large at one step only; something came before it.",
+            "nan_in_data": "every value of this run is finite.",
+        },
+        because="One image of batch 143 is 500 times too large. The gradient jumps with it, the loss of the following "
+        "steps too: the input came first.",
+        points=2,
+        hints=(
+            "Which of the three traces jumps first, or at the same step for no reason of its own?",
+            "patient['input_max'].argmax() is a step; the place is 'batch' and that number.",
+            "patient['input_outliers'] counts the samples of each batch that are far out: one, or all?",
         ),
     ),
     explain(
-        "09.4",
-        "Which check catches it?",
-        modes=(
-            "labels_shuffled",
-            "leakage",
-            "softmax_before_cross_entropy",
-            "stale_optimizer",
-            "eval_mode_in_training",
-            "zero_grad_missing",
-            "metric_broadcast",
-            "inputs_not_normalised",
-        ),
-        points=4,
+        "09.6",
+        "Which experiment tells them apart?",
+        modes=("labels_shuffled", "columns_differ_at_validation", "target_in_inputs", "leakage"),
+        points=2,
         right={
-            "A": "none",
-            "B": "splits",
-            "C": "one batch by heart",
-            "D": "gradients",
-            "E": "modes",
-            "F": "none",
-            "G": "none",
-            "H": "inputs",
+            "A": "follow one image through two epochs",
+            "B": "gap in the first epoch",
+            "C": "cover parts of the inputs",
+            "D": "count identical images",
         },
-        because="Five of eight. Labels, loop and metric you have to check yourself: plot images with their "
-        "labels, plot "
-        "the gradient norm, and test the metric on a case whose result you know.",
-        wrong={
-            "A": choices(
-                "none",
-                one_batch_by_heart="you saw it pass: any 32 labels can be memorised.",
-                first_loss="an untrained net is at chance level, with any labels.",
-            ),
-            "B": choices("splits", none="a checksum of each image would catch it."),
-            "C": choices(
-                "one batch by heart",
-                first_loss="probabilities near 1/10 give ln 10 too: it passes.",
-                none="the loss cannot fall below 1.46. Which check needs it to?",
-            ),
-            "D": choices(
-                "gradients",
-                one_batch_by_heart="it uses its own optimizer, which contains the new head.",
-                one_step="the old layers still move, and the loss still falls.",
-                none="which check compares the net's parameters with the optimizer's?",
-            ),
-            "E": choices("modes"),
-            "F": choices(
-                "none",
-                gradients=f"after one backward they are correct. {NOT_SEEN}",
-                one_batch_by_heart=f"it uses its own loop, which clears the gradients. {NOT_SEEN}",
-            ),
-            "G": choices(
-                "none",
-                validation_data=f"the images are correct; what is broken is how accuracy is computed. {NOT_SEEN}",
-            ),
-            "H": choices(
-                "inputs",
-                first_loss="it fails too, but cannot say why. Which one looks at the pixels?",
-                one_step="it fails too, but cannot say why. Which one looks at the pixels?",
-                one_batch_by_heart="raw pixels can be memorised as well.",
-                validation_data="both splits are scaled alike here.",
-            ),
-        },
+        because="An experiment is worth its price only if the two suspects predict different results.",
+        wrong=SAME_RESULT,
         hints=(
-            "For each bug: is it in the net, loss, data or optimizer? The checks see nothing else.",
-            "Three of the eight are caught by none of them. One of these three is in the data.",
-            "With two softmaxes the first loss is ln 10, as it should be. But how low can it fall?",
+            "For each pair and experiment: what would the first suspect give, and what the second?",
+            "Overfitting needs several passes. A difference between two sets does not.",
+            "The mark of the riddle was in the inputs of validation too. What did covering do?",
+        ),
+    ),
+    build(
+        "09.7",
+        "Near copies",
+        judge_cousins,
+        example="cousins(train, val)",
+        points=0,
+        modes=("leakage",),
+        hints=(
+            "What of an image stays the same when it gets brighter? Subtract the mean and divide by the length.",
+            "The product of two such images is their correlation: 1 for copies, far less for two different digits.",
+            "Try the nine shifts by up to one pixel with torch.roll, and keep the best correlation of each image.",
         ),
     ),
 )

@@ -18,6 +18,7 @@ from labkit.drawing.page import PAPERS, Box, Sheet
 from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES, HEADLINES
 from labkit.recording.files import written_whole
+from labkit.recording.measure import ACCURACY
 from labkit.recording.traces import RANGES
 from labkit.training.recipe import COUNT, changes_in_words
 
@@ -267,12 +268,16 @@ def card(sheet: Sheet, box: Box, each: Study) -> None:
     _small(sheet, plots.losses(each, sheet.axes(left)))
     _small(sheet, plots.instrument(each.mode.shows)(each, ax=sheet.axes(right)))
     y = below.y + _verdict(sheet, below, each)
-    cure = (
-        f"{next(iter(each.mode.cures))}: {each.cured.accuracy:.1%} correct, healthy twin {each.healthy.accuracy:.1%}."
-    )
+    cured, healthy = (run.measure.text(run.score) for run in (each.cured, each.healthy))
+    correct = " correct" if each.mode.measure.name == ACCURACY else ""
+    cure = f"{next(iter(each.mode.cures))}: {cured}{correct}, healthy twin {healthy}."
     mode = each.mode
     words = {"Looks like": mode.symptom, "Because": mode.mechanism, "Check first": mode.first_check}
     items = [(label, first_sentence(text)) for label, text in words.items()] + [("Cure", capital(cure))]
+    if (
+        next(iter(mode.cures.values())) == mode.healthy
+    ):  # it undoes the change, which nobody knows in a run of their own
+        items.append(("In practice", first_sentence(mode.remedy)))
     sheet.paragraphs(Box(below.x, y, below.width, box.y + box.height - y - 1.5), items, 8.4)
 
 
@@ -289,7 +294,8 @@ def first_sentence(text: str) -> str:
 def healthy_card(sheet: Sheet, box: Box, each: Study) -> None:
     """The healthy run, and the healthy ranges of the instruments."""
     runs = {"healthy": each.healthy}
-    inside = _frame(sheet, box, "Healthy", f"validation accuracy {each.healthy.accuracy:.1%}", GOOD)
+    reached = f"{each.healthy.measure.words} {each.healthy.measure.text(each.healthy.score)}"
+    inside = _frame(sheet, box, "Healthy", reached, GOOD)
     left, right, below = _split(inside)
     _small(sheet, plots.losses(runs, sheet.axes(left)))
     _small(sheet, plots.update_ratio(runs, sheet.axes(right)))

@@ -23,6 +23,7 @@ from labkit.diagnosis.study import Study, why_not_cured
 from labkit.drawing import plots
 from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES
+from labkit.failures.mode import FailureMode
 from labkit.failures.signs import LOOKS
 from labkit.recording.files import written_whole
 from labkit.recording.run import Run
@@ -32,7 +33,7 @@ from labkit.training.run_store import Memory, RunStore
 FORMAT = "labkit-ward-1"
 RIGHT, CONSEQUENCE, TOPIC, LOOK_ALIKE = 10, 5, 3, 2  # points for a diagnosis
 CURED, BETTER = 10, 4  # points for a prescription
-HALF = 0.5  # of the lost accuracy: what a prescription must recover to count as better
+HALF = 0.5  # of the lost score: what a prescription must recover to count as better
 AGAIN = 2  # price of each further try
 TRIES = 3  # for the name, and for the prescription
 MOST = RIGHT + CURED  # points for one patient
@@ -65,7 +66,7 @@ class Treated:
     given: str
     points: int
     words: str
-    accuracy: float | None
+    score: float | None
     runs: dict[str, Run] = field(repr=False, default_factory=dict)
 
     @property
@@ -317,10 +318,15 @@ def _examine(file: _File, instrument: str, each_step) -> Finding:
 
 
 def _grade_name(file: _File, failure: str) -> Answer:
-    truth, named = file.case.mode, FAILURES[failure]
+    return grade(file.case.mode, failure, lambda: {found.name for found in diagnose(file.run("sick"))})
+
+
+def grade(truth: FailureMode, failure: str, shown: Callable[[], set[str]]) -> Answer:
+    """The answer to a name, where `shown` gives the failures that the patient shows."""
+    named = FAILURES[failure]
     if named is truth:
         return Answer(failure, RIGHT, f"Correct: {truth.title}.")
-    if failure in truth.also_causes or failure in {found.name for found in diagnose(file.run("sick"))}:
+    if failure in truth.also_causes or failure in shown():
         return Answer(failure, CONSEQUENCE, "Partly correct: this patient has that too, but something else causes it.")
     if truth.name in named.also_causes:
         words = "Partly correct: that can cause what this patient has. Here the cause is a different one."
@@ -344,22 +350,23 @@ def _treat(file: _File, code: str | None, settings: dict, each_step) -> Treated:
     healthy, sick = file.run("healthy", each_step), file.run("sick", each_step)
     if recipe == file.case.recipes["sick"]:
         words = "Nothing changed: the patient already has these settings."
-        return Treated(given, 0, words, sick.accuracy)
+        return Treated(given, 0, words, sick.score)
     run = file.trained(recipe, each_step)
     runs = {"healthy": healthy, "sick": sick, "treated": run}
-    runs = {role: keep_traces(one, ("loss", "val_loss", "val_accuracy")) for role, one in runs.items()}
+    runs = {role: keep_traces(one, ("loss", "val_loss", one.measure.trace)) for role, one in runs.items()}
     if error := run.facts.get("error"):
         words = f"Not cured: it now stops with {error['kind']}: {first_line(error['message'])}"
-        return Treated(given, 0, words, run.accuracy, runs)
-    beside = f"{run.accuracy:.1%} on validation images; the healthy twin has {healthy.accuracy:.1%}"
+        return Treated(given, 0, words, run.score, runs)
+    measure = healthy.measure
+    beside = f"{measure.text(run.score)} on validation images; the healthy twin has {measure.text(healthy.score)}"
     if not why_not_cured(file.case.mode, run, healthy, recipe):
-        return Treated(given, CURED, f"Cured: {beside}, and no failure is diagnosed.", run.accuracy, runs)
-    lost = healthy.accuracy - sick.accuracy
-    if lost > 0 and run.accuracy - sick.accuracy >= HALF * lost:
-        near = run.accuracy >= healthy.accuracy - file.case.mode.close
+        return Treated(given, CURED, f"Cured: {beside}, and no failure is diagnosed.", run.score, runs)
+    lost = measure.gain(healthy.score, sick.score)
+    if lost > 0 and measure.gain(run.score, sick.score) >= HALF * lost:
+        near = measure.reaches(run.score, healthy.score, file.case.mode.close)
         words = f"Better, not cured: {beside}" + (", but a failure is still diagnosed." if near else ".")
-        return Treated(given, BETTER, words, run.accuracy, runs)
-    return Treated(given, 0, f"Not cured: {beside}, the patient had {sick.accuracy:.1%}.", run.accuracy, runs)
+        return Treated(given, BETTER, words, run.score, runs)
+    return Treated(given, 0, f"Not cured: {beside}, the patient had {measure.text(sick.score)}.", run.score, runs)
 
 
 # --- the ward -------------------------------------------------------------------------------------

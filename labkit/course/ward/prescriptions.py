@@ -38,7 +38,7 @@ def code_changes() -> dict[str, tuple[tuple[Change, ...], dict]]:
             own = [
                 name
                 for name in names
-                if "known" in FIELDS[name].metadata and not _is_library_choice(name, mode.sick, cure)
+                if "known" in cure.__dataclass_fields__[name].metadata and not _is_library_choice(name, mode.sick, cure)
             ]
             if own:
                 changes = tuple(Change(name, getattr(mode.sick, name), getattr(cure, name)) for name in own)
@@ -50,7 +50,7 @@ def code_changes() -> dict[str, tuple[tuple[Change, ...], dict]]:
 
 def _is_library_choice(name: str, sick: Recipe, cure: Recipe) -> bool:
     """Does the cure only swap one library part for another, like a setting?"""
-    known = FIELDS[name].metadata["known"]
+    known = cure.__dataclass_fields__[name].metadata["known"]
     return name in CHOICES and sick.summary()[name] in known and cure.summary()[name] in known
 
 
@@ -81,7 +81,7 @@ def apply(recipe: Recipe, code: str | None, settings: dict) -> Recipe:
     changes = dict(settings)
     if code is not None:
         code_parts, beside = code_changes()[code]
-        parts = {each.part: each.new for each in code_parts if getattr(recipe, each.part) is each.old}
+        parts = {each.part: each.new for each in code_parts if getattr(recipe, each.part, None) is each.old}
         changes = parts | (beside if parts else {}) | changes
     return recipe.but(**changes)
 

@@ -1,0 +1,1 @@
+"""A failure mode as one standalone PyTorch script."""
