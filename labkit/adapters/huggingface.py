@@ -1,5 +1,6 @@
 """A callback for Hugging Face's Trainer: `Trainer(..., callbacks=[LabkitCallback()])`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from labkit.diagnosis.watch import Watch, watch
@@ -12,10 +13,11 @@ class LabkitCallback(transformers.TrainerCallback):  # type: ignore[name-defined
     """Watches the Trainer's model; afterwards `record` has the run and the diagnosis. Options go to `labkit.watch`.
 
     The loss of a step is the one in the model's output; with gradient accumulation, that of the last batch.
+    For `labkit.treat`: `LabkitCallback(watch=watch)` in a program that builds model and Trainer.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, watch: Callable[..., Watch] = watch, **options: Any) -> None:
+        self.watch, self.options = watch, options
         self.record: Watch | None = None
         self.loss = None
         self.hook: Any = None
@@ -23,7 +25,7 @@ class LabkitCallback(transformers.TrainerCallback):  # type: ignore[name-defined
     def on_train_begin(self, args, state, control, *, model=None, optimizer=None, **_) -> None:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
         self.hook = model.register_forward_hook(self._note_loss)
-        self.record = watch(model, optimizer, **self.options)
+        self.record = self.watch(model, optimizer, **self.options)
         self.record.__enter__()
 
     def _note_loss(self, model, inputs, output) -> None:

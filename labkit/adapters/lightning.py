@@ -1,5 +1,6 @@
 """A callback for Lightning: `Trainer(callbacks=[LabkitCallback()])`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,15 +16,16 @@ LOSSES, ACCURACIES = ("val_loss", "valid_loss"), ("val_acc", "val_accuracy", "va
 class LabkitCallback(lightning.Callback):  # type: ignore[name-defined]  # the base is imported at run time
     """Watches the first optimizer of a LightningModule; afterwards `record` has the run and the diagnosis.
 
-    Options go to `labkit.watch`. Validation results are those logged as val_loss and val_acc.
+    Options go to `labkit.watch`. Validation results are those logged as val_loss and val_acc. For `labkit.treat`, a
+    program that builds module and trainer gives the `watch` that it receives: `LabkitCallback(watch=watch)`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, watch: Callable[..., Watch] = watch, **options: Any) -> None:
+        self.watch, self.options = watch, options
         self.record: Watch | None = None
 
     def on_train_start(self, trainer, module) -> None:
-        self.record = watch(module, trainer.optimizers[0], **self.options)
+        self.record = self.watch(module, trainer.optimizers[0], **self.options)
         self.record.__enter__()
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:

@@ -1,5 +1,6 @@
 """A callback for skorch: `NeuralNetClassifier(..., callbacks=[LabkitCallback()])`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from labkit.diagnosis.watch import Watch, watch
@@ -10,14 +11,17 @@ dataset = optional("skorch.dataset", extra="adapters", feature="labkit.adapters.
 
 
 class LabkitCallback(callbacks.Callback):  # type: ignore[name-defined]  # the base is imported at run time
-    """Watches the module and optimizer of a skorch net; afterwards `record` has the run and the diagnosis."""
+    """Watches the module and optimizer of a skorch net; afterwards `record` has the run and the diagnosis.
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    For `labkit.treat`: `LabkitCallback(watch=watch)` in a program that builds the net.
+    """
+
+    def __init__(self, watch: Callable[..., Watch] = watch, **options: Any) -> None:
+        self.watch, self.options = watch, options
         self.record: Watch | None = None
 
     def on_train_begin(self, net, X=None, y=None, **_) -> None:
-        self.record = watch(net.module_, net.optimizer_, **self.options)
+        self.record = self.watch(net.module_, net.optimizer_, **self.options)
         self.record.__enter__()
 
     def on_batch_end(self, net, batch=None, training=False, loss=None, **_) -> None:

@@ -2,11 +2,13 @@
 
 import contextlib
 import html
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ipywidgets
 
+from labkit.drawing.html import WAIT
 from labkit.errors import RecipeError
 from labkit.failures.mode import Knob
 from labkit.panels.controls import Control, run_button, stop_button
@@ -15,33 +17,71 @@ from labkit.panels.live_view import LiveView, close
 from labkit.panels.worker import Ticket
 from labkit.training.recipe import Recipe
 
-# The same in JupyterLab, Notebook and Voila, in both themes: aligned columns, and long labels on two lines of a button.
+LONGEST = 300  # seconds that a stored panel waits for its run: ten times what the slowest takes
+ARROW = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E"
+    "%3Cpath d='M5 7l4 4 4-4' fill='none' stroke='%23888' stroke-width='2'/%3E%3C/svg%3E"
+)
+# The same in JupyterLab, Notebook, Voila and VS Code, in both themes: aligned columns, long sliders, an arrow of menus
+# that is seen on dark and on light, and long labels on two lines of a card's button. VS Code shows widgets in light
+# colours on white whatever its theme is, with a blue on which white words are too pale (3.1 to 1).
 STYLE = """<style>
 .labkit-panel table {border-collapse: collapse; margin: 0.3em 0}
 .labkit-panel th, .labkit-panel td {padding: 0.1em 1.2em 0.1em 0; text-align: left; vertical-align: top}
-.labkit-panel th {font-weight: 600; border-bottom: 1px solid currentColor}
+.labkit-panel th {font-weight: 600}
+.labkit-panel thead th {border-bottom: 1px solid currentColor}
 .labkit-panel p {margin: 0.3em 0}
 .labkit-panel .labkit-progress {height: 12px; margin: 0}
 .labkit-panel .labkit-progress .progress {height: 5px; border-radius: 3px}
 .labkit-panel .widget-html {margin-top: 0; margin-bottom: 0}
 .labkit-panel tr.labkit-chosen {font-weight: 700}
-@media (max-width: 600px) {.labkit-panel .labkit-cell {font-size: 10px; overflow: visible}}
-.labkit-card .jupyter-button {white-space: normal; height: auto; min-height: 2.9em; line-height: 1.25; padding: 0.2em}
-</style>"""
+.labkit-panel .labkit-verdict {margin-top: 4px}
+.labkit-panel .widget-readout {min-width: 3.8em}
+.labkit-panel .labkit-presets .widget-toggle-button {margin-bottom: 3px}
+.labkit-panel select, .labkit-menus select {background-image: url("ARROW")}
+.labkit-gallery .labkit-card .jupyter-button {white-space: normal; height: auto; min-height: 2.9em; line-height: 1.25;
+  padding: 0.2em}
+[data-jp-theme-light=false] .labkit-gallery .labkit-card img {filter: invert(0.87) hue-rotate(180deg)}
+.cell-output-ipywidget-background .labkit-panel {--jp-brand-color1: #1976d2}
+@media (max-width: 600px) {
+  .labkit-panel .labkit-controls {width: 100% !important}
+  .labkit-panel .labkit-cell, .labkit-panel .labkit-tick {font-size: 10px; overflow: visible}
+}
+.labkit-no-charts {max-height: 0; overflow: hidden; animation: labkit-no-charts 0s 10s forwards}
+.labkit-panel:has(.labkit-chart, img.labkit-picture) .labkit-no-charts {display: none}
+@keyframes labkit-no-charts {to {max-height: 20em}}
+</style>""".replace("ARROW", ARROW)
+# Seen after ten seconds in which no chart appeared.
+NO_CHARTS = """<div class="labkit-no-charts"><b>No charts?</b> This page could not load the front end of anywidget. To
+get them as images, run <code>%env LABKIT_CHARTS=picture</code> in a cell, and then this cell again.</div>"""
 
 
 class Stored(ipywidgets.VBox):
     """A panel with plots. A notebook that is read without widgets shows its status line.
 
-    It shows the plots too, as an image, if the run had finished when the cell ran.
+    It shows the plots too, as an image, if the run had finished when the cell ran, or the panel was told to wait.
     """
+
+    def __init__(self, children: Sequence[ipywidgets.Widget]):
+        super().__init__([*children, ipywidgets.HTML(STYLE + NO_CHARTS)])
+        self.add_class("labkit-panel")
 
     @property
     def plots(self) -> Plots:
         raise NotImplementedError(f"{type(self).__name__} does not say which plots it shows")
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        return super()._repr_mimebundle_(**options) | self.plots.stored()
+        if os.environ.get(WAIT):
+            self.settle()
+        return super()._repr_mimebundle_(**options) | self.stored()
+
+    def stored(self) -> dict[str, str]:
+        """Words and picture for readers without widgets."""
+        return self.plots.stored()
+
+    def settle(self) -> None:
+        """Wait until what it trains is shown."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it waits for")
 
 
 class Panel(Stored):
@@ -56,14 +96,17 @@ class Panel(Stored):
         self.view = view
         self.moving = False  # True while the panel itself moves its controls, which must not start a run
         self.make_controls()
-        left = ipywidgets.VBox(self.left(), layout={"width": width, "flex": "0 0 auto"})
+        left = ipywidgets.VBox(self.left(), layout={"width": width, "max_width": "100%", "flex": "0 0 auto"})
+        left.add_class("labkit-controls")
         row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": gap}
         super().__init__([heading(title, about), ipywidgets.Box([left, view.widget], layout=row)])
-        self.add_class("labkit-panel")
 
     @property
     def plots(self) -> Plots:
         return self.view.picture
+
+    def settle(self) -> None:
+        self.view.worker.wait(LONGEST)
 
     def make_controls(self) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not make its controls")
@@ -156,8 +199,9 @@ class RecipePanel(Panel):
     # --- the controls ---
 
     def make_controls(self) -> None:
-        base = next(iter(self.recipes.values())).summary()
-        self.knobs = {knob.name: Control(knob, base[knob.name]) for knob in self.offered}
+        recipe = next(iter(self.recipes.values()))
+        base, kind = recipe.summary(), type(recipe)
+        self.knobs = {knob.name: Control(knob, base[knob.name], kind) for knob in self.offered}
         for name, control in self.knobs.items():
             control.widget.observe(lambda _, name=name: self.turned(name), "value")
         self.presets = ipywidgets.ToggleButtons(options=list(self.recipes), style={"button_width": "9.6em"})
@@ -181,9 +225,9 @@ class RecipePanel(Panel):
 
 
 def heading(title: str, about: str) -> ipywidgets.HTML:
-    """Title and one or two sentences above a panel, and the style that all panels share."""
+    """Title and one or two sentences above a panel."""
     words = f"<h3 style='margin:0'>{html.escape(title)}</h3>{html.escape(about)}"
-    return ipywidgets.HTML(STYLE + text_html(words))
+    return ipywidgets.HTML(text_html(words))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], chosen: int | None = None) -> str:

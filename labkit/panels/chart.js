@@ -379,12 +379,12 @@ class Pane {
       element("b", "", row).textContent = one.words;
       element("small", "", row).textContent = one.far ? `at ${short(one.at)}` : "";
     }
-    const pixel = this.across.pixel(x), width = this.canvas.clientWidth;
-    const right = pixel > width / 2;
-    tip.style.left = right ? "" : `${pixel + 12}px`;
-    tip.style.right = right ? `${width - pixel + 12}px` : "";
     tip.style.background = this.paper;
     tip.hidden = !rows.length;
+    // Beside the cursor where there is room, and else over it: what leaves the chart is cut off.
+    const pixel = this.across.pixel(x), room = this.canvas.clientWidth - tip.offsetWidth;
+    const beside = pixel > this.canvas.clientWidth / 2 ? pixel - 12 - tip.offsetWidth : pixel + 12;
+    tip.style.left = `${Math.max(0, Math.min(beside, room))}px`;
   }
 
   // What a screen reader says of the pane: its title, and from where to where each line goes. The live line is named
@@ -423,7 +423,7 @@ class Pane {
     pen.scale(dense, dense);
     const style = getComputedStyle(this.chart.root);
     this.ink = style.color;
-    this.paper = background(this.chart.root);
+    this.paper = this.tip.style.background = background(this.chart.root); // the theme may change under the pointer
     this.font = style.fontFamily;
     const { left, right, top, bottom } = spec.x ? MARGIN : { left: 12, right: 12, top: 12, bottom: 12 };
     this.box = { left, right: width - right, top, bottom: height - bottom };
@@ -492,9 +492,11 @@ class Pane {
     pen.textBaseline = "alphabetic";
     pen.fillText(spec.x.label, (box.left + box.right) / 2, box.bottom + MARGIN.bottom - 4);
     pen.save();
-    pen.translate(0, (box.top + box.bottom) / 2);
+    const middle = (box.top + box.bottom) / 2;
+    pen.translate(0, middle);
     pen.rotate(-Math.PI / 2);
-    spec.y.label.split("\n").forEach((words, number) => pen.fillText(words, 0, 11 + 12 * number));
+    // Words that are longer than the chart is high are drawn narrower.
+    spec.y.label.split("\n").forEach((words, number) => pen.fillText(words, 0, 11 + 12 * number, 2 * middle));
     pen.restore();
     pen.globalAlpha = 1;
   }

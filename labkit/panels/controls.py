@@ -45,9 +45,10 @@ FINE = 0.02  # decades between two marks of a slider: fine enough for two digits
 class Control:
     """A widget for one knob. Until the user turns it, its value is exactly the recipe's, not rounded to the slider."""
 
-    def __init__(self, knob: Knob, value):
+    def __init__(self, knob: Knob, value, kind: type[Recipe] = Recipe):
+        """`kind`: the class of the recipe, which says what the knob means and which values it can have."""
         self.name, self.exact = knob.name, value
-        self.widget = _widget(knob, value)
+        self.widget = _widget(knob, value, kind)
         self.widget.add_class(f"labkit-knob-{knob.name}")
         self.shown = self.widget.value  # a slider may show a value that is only near the recipe's
 
@@ -95,8 +96,8 @@ def _option(value) -> tuple:
     return (value.replace("_", " ") if isinstance(value, str) else f"{value:,g}"), value
 
 
-def _widget(knob: Knob, value) -> ipywidgets.Widget:
-    about = Recipe.__dataclass_fields__[knob.name].metadata
+def _widget(knob: Knob, value, kind: type[Recipe]) -> ipywidgets.Widget:
+    about = kind.__dataclass_fields__[knob.name].metadata
     rule = about.get("rule")
     common = {"description": knob.name.replace("_", " "), "style": WIDE, "layout": LAYOUT, "tooltip": about["meaning"]}
     if isinstance(rule, Flag):

@@ -173,7 +173,7 @@ class ForkPanel(Panel):
 
     def make_controls(self) -> None:
         summary = self.recipe.summary()
-        self.knobs = {knob.name: Control(knob, summary[knob.name]) for knob in KNOBS}
+        self.knobs = {knob.name: Control(knob, summary[knob.name], type(self.recipe)) for knob in KNOBS}
         common = {"style": WIDE, "layout": LAYOUT}
         last = self.recipe.steps - 1
         self.step = ipywidgets.IntSlider(value=0, min=0, max=last, description="fork at step", **common)

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import ipywidgets
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.drawing import plots
 from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
-from labkit.panels.base_panel import Stored, heading
+from labkit.panels.base_panel import LONGEST, Stored, heading
 from labkit.panels.controls import LAYOUT, button, run_button, stop_button
-from labkit.panels.live_plots import DOTS, DRAWING, Plots, framed, text_html
+from labkit.panels.live_plots import DOTS, DRAWING, Plots, framed, stacked, text_html
 from labkit.panels.live_view import LiveView, close, first_cause, in_short, verdict_html
 from labkit.panels.worker import Ticket
 from labkit.recording.run import Run
@@ -139,10 +140,13 @@ class Gallery(Stored):
         self.answered: Answer | None = None
         self.cards = [Card(each, number, lambda n=number: self.choose(n)) for number, each in enumerate(shown, start=1)]
         self.make_controls(blind)
-        grid = {"grid_template_columns": "repeat(auto-fill, minmax(13em, 1fr))", "grid_gap": "10px", "width": "100%"}
+        grid = {
+            "grid_template_columns": "repeat(auto-fill, minmax(min(13em, 45%), 1fr))",
+            "grid_gap": "10px",
+            "width": "100%",
+        }
         cards = ipywidgets.GridBox(self.cards, layout=grid | {"max_width": "100em", "padding": "6px 0"})
         super().__init__([heading("Gallery of loss curves", ABOUT), self.controls, cards, self.view.widget])
-        self.add_class("labkit-panel")
         self.add_class("labkit-gallery")
         self.hide_names()
         self.view.picture.say(f"{len(self.cards)} cards. Click one to see it in full.")
@@ -153,6 +157,14 @@ class Gallery(Stored):
     @property
     def plots(self) -> Plots:
         return self.view.picture
+
+    def settle(self) -> None:
+        self.view.worker.wait(LONGEST)
+
+    def stored(self) -> dict[str, str]:
+        """All cards, and below them the chosen one."""
+        chosen = [self.plots.png()] if self.plots.finished.thing is not None else []
+        return {"text/plain": self.plots.words} | stacked([contact_sheet(self.cards), *chosen])
 
     def make_controls(self, blind: bool) -> None:
         self.blind = ipywidgets.Checkbox(value=blind, description="blind: hide the names", indent=False, layout=LAYOUT)
@@ -330,6 +342,20 @@ def thumbnail(run: Run) -> bytes:
         ax.set(xlabel="", ylabel="", xlim=(-0.03 * run.facts["planned_steps"], 1.03 * run.facts["planned_steps"]))
         ax.tick_params(labelbottom=False, labelsize=7, length=2)
         return _png(ax.figure)
+
+
+def contact_sheet(cards: Sequence[Card], across: int = 4) -> bytes:
+    """The thumbnails of all cards with what is written on them, as one picture."""
+    rows = -(-len(cards) // across)
+    with DRAWING:
+        figure = Figure(figsize=(THUMBNAIL[0] * across, (THUMBNAIL[1] + 0.25) * rows), dpi=DOTS, layout="constrained")
+        FigureCanvasAgg(figure)
+        for index, ax in enumerate(figure.subplots(rows, across, squeeze=False).ravel()):
+            ax.set_axis_off()
+            if index < len(cards):
+                ax.imshow(imread(io.BytesIO(cards[index].image.value)))
+                ax.set_title(cards[index].button.description, fontsize=8)
+        return _png(figure)
 
 
 @functools.cache

@@ -220,7 +220,7 @@ def verdict(answer: Answer) -> str:
 
 
 def all_losses(runs: dict[str, Run], ax):
-    """The smoothed losses of all runs; the first steps, in which they look alike, are shaded."""
+    """The losses of all runs; the first steps, in which they look alike, are shaded."""
     plots.loss(runs, ax)
     ax.axvspan(0, EARLY, color="black", alpha=0.06, linewidth=0, zorder=0)
     ax.set_title(f"Loss of all runs (grey: first {EARLY} steps)", fontsize="medium", loc="left")

@@ -93,7 +93,7 @@ class KnobPanel(Panel):
 
     def show_state(self) -> None:
         changed = changes_in_words(self.setting.recipe, self.setting.twin).replace("->", "→")
-        self.changed.value = text_html(f"Changed from the healthy twin: <b>{html.escape(changed)}</b>")
+        self.changed.value = text_html(f"Changed from healthy: <b>{html.escape(changed)}</b>")
         self.paste.value, self.code.value = self.state, self.setting.code()
 
     # --- the controls ---
@@ -104,7 +104,7 @@ class KnobPanel(Panel):
         every = own | {knob.name: knob for knob in STANDARD if knob.name not in own}
         summary = recipe.summary()
         self.own = list(own)
-        self.knobs = {name: Control(knob, summary[name]) for name, knob in every.items()}
+        self.knobs = {name: Control(knob, summary[name], type(recipe)) for name, knob in every.items()}
         for name, control in self.knobs.items():
             control.widget.observe(lambda _, name=name: self.turned(name), "value")
         if mode:

@@ -37,9 +37,9 @@ def _by_layer(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 # The line that is drawn over a pane for a run that is still training: its points (x, y).
 LIVE: dict[Pane, Callable[[Run], tuple]] = {
-    plots.loss: lambda run: (run["step"], run.smoothed()),
-    plots.losses: lambda run: (run["step"], run.smoothed()),
-    plots.validation: lambda run: (run["val_step"], run["val_accuracy"]),
+    plots.loss: lambda run: (run["step"], run["loss"]),
+    plots.losses: lambda run: (run["step"], run["loss"]),
+    plots.validation: lambda run: (run["val_step"], run[run.measure.trace]),
     plots.gradient_bars: _by_layer,
     plots.update_ratio: lambda run: (run["step"], run["update_ratio"].max(axis=1, initial=0)),
     plots.gradient_ratio_line: lambda run: (run["step"], plots.gradient_ratio(run)),
@@ -79,6 +79,21 @@ def _nothing() -> bytes:
     stream = io.BytesIO()
     Image.new("LA", (1, 1)).save(stream, **FAST)
     return stream.getvalue()
+
+
+def stacked(pictures: Sequence[bytes]) -> dict[str, str]:
+    """PNG images below each other as one, for a notebook that is read without widgets; nothing of none."""
+    opened = [Image.open(io.BytesIO(each)).convert("RGB") for each in pictures]
+    if not opened:
+        return {}
+    whole = Image.new("RGB", (max(each.width for each in opened), sum(each.height for each in opened)), "white")
+    top = 0
+    for each in opened:
+        whole.paste(each, (0, top))
+        top += each.height
+    stream = io.BytesIO()
+    whole.save(stream, format="PNG", optimize=True)
+    return {"image/png": base64.b64encode(stream.getvalue()).decode()}
 
 
 class PlotGrid:
@@ -202,8 +217,7 @@ class Plots:
 
     def stored(self) -> dict[str, str]:
         """What a notebook keeps for readers without widgets: the status line, and the plots if there are any yet."""
-        picture = {"image/png": base64.b64encode(self.png()).decode()} if self.finished.thing is not None else {}
-        return {"text/plain": self.words} | picture
+        return {"text/plain": self.words} | stacked([self.png()] if self.finished.thing is not None else [])
 
     def show_finished(self) -> None:
         """Show what was composed on the finished panes."""

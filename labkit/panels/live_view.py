@@ -57,6 +57,8 @@ class LiveView:
                 self.worker.stop()
                 self.progress.bar_style = "warning"
                 self.picture.say(f"Stopped after {self.progress.value} of {self.progress.max} steps.")
+                if self.progress.value < FIRST_VERDICT:
+                    self.verdict.value = ""  # it was that of the run before
 
     def train(self, recipe: Recipe, known: dict[str, Run], ticket: Ticket) -> Run | None:
         """The run of this recipe, shown beside the known ones while it trains; None if it was cancelled."""
@@ -67,8 +69,12 @@ class LiveView:
                 self.progress.bar_style, self.progress.value, self.progress.max = "", 0, recipe.steps
                 self.picture.say(f"Training, {recipe.steps} steps.")
             self.picture.begin(known, recipe.steps)
-        run = self.store.run_of(recipe, each_step=Frames(self, recipe, ticket), progress=False)
+        run = self.store.run_of(recipe, each_step=self.frames(recipe, ticket), progress=False)
         return None if ticket.cancelled else run
+
+    def frames(self, recipe: Recipe, ticket: Ticket) -> "Frames":
+        """What shows this recipe while it trains."""
+        return Frames(self, recipe, ticket)
 
     def show(self, thing: dict[str, Run], words: str, found: list[Diagnosis] | None = None) -> None:
         """The finished plots, what they show in words, and the verdict."""
@@ -111,7 +117,7 @@ class Frames:
 
     def draw(self, recorder) -> None:
         facts = {"planned_steps": self.recipe.steps, "stopped": None, "error": None}
-        facts |= {name: getattr(self.recipe, name) for name in ("samples", "batch_size", "clip", "clip_by")}
+        facts |= {name: getattr(self.recipe, name) for name in ("samples", "batch_size", "clip", "clip_by", "measure")}
         run = recorder.as_run(self.recipe.summary(), **facts)
         self.view.picture.grow(run)
         verdict = verdict_html(diagnose(run), so_far=True) if len(run) >= FIRST_VERDICT else None
@@ -129,10 +135,10 @@ YOURS = "your run"  # its label in plots and status lines
 
 def in_short(run: Run) -> str:
     """'400 steps, loss 0.12, validation 94.5 %'."""
-    loss = [f"loss {run['loss'][-1]:.3g}"] if len(run) else []
+    loss = [f"loss {run['loss'][-1]:.3g}".replace("nan", "NaN")] if len(run) else []
     ending = [run.facts["stopped"]] if run.facts["stopped"] else []
-    accuracy = [f"validation {run.accuracy:.1%}"] if run.accuracy is not None else []
-    return ", ".join([f"{len(run)} steps", *loss, *accuracy, *ending])
+    score = [f"validation {run.measure.text(run.score)}"] if run.score is not None else []
+    return ", ".join([f"{len(run)} steps", *loss, *score, *ending])
 
 
 def first_cause(found: list[Diagnosis]) -> str:
@@ -144,7 +150,7 @@ def verdict_html(found: list[Diagnosis], so_far: bool = False) -> str:
     """The first cause with its evidence and what to do; the others by title."""
     when = "So far: " if so_far else ""
     if not found:
-        return text_html(f"<b>{when}no failure shows.</b>")
+        return text_html(f"<b>{when + 'no' if when else 'No'} failure shows.</b>")
     first, *others = found
     place = f", in {first.place}" if first.place else ""
     lines = [f"<b>{when}{html.escape(first.title)}</b> (from step {first.onset}{html.escape(place)})"]

@@ -11,6 +11,7 @@ from labkit.failures.mode import FailureMode, Knob
 from labkit.panels.base_panel import Panel
 from labkit.panels.chart import plots_of
 from labkit.panels.controls import Control, button, stop_button
+from labkit.panels.live_plots import stacked
 from labkit.panels.live_view import YOURS, LiveView, first_cause, in_short
 from labkit.panels.panel_state import PanelState
 from labkit.panels.worker import Ticket
@@ -22,7 +23,7 @@ from labkit.training.state import TrainingState, seeded
 
 LOW, HIGH = 1e-5, 10.0  # of the range test, and of the slider below it
 WIDTH = 420  # pixels of the curve; the slider below it begins and ends where its x axis does
-UNDER_THE_AXIS = {"description_width": "57px"}
+UNDER_THE_AXIS = {"description_width": "42px"}
 ABOUT = "Each point of the curve is one step at that learning rate. Drag the slider: the run on the right uses yours."
 
 
@@ -94,6 +95,11 @@ class LearningRatePanel(Panel):
         self.add_class("labkit-lr")
         self.start()
 
+    def stored(self) -> dict[str, str]:
+        """The range test above the run."""
+        drawn = [each.png() for each in (self.curve, self.plots) if each.finished.thing is not None]
+        return {"text/plain": self.plots.words} | stacked(drawn)
+
     # --- what the slider does ---
 
     def respond(self, lr: float) -> LearningRateAnswer:
@@ -149,6 +155,7 @@ class LearningRatePanel(Panel):
         self.lr = Control(Knob("lr", (LOW, HIGH), log=True), self.recipe.lr)
         self.lr.widget.description, self.lr.widget.style = "lr", UNDER_THE_AXIS
         self.lr.widget.readout = False  # the legend of the curve has the number, and the slider is as long as the axis
+        self.lr.widget.layout.margin = "2px 8px 2px 2px"
         self.lr.widget.continuous_update = True  # the mark follows the slider; only the newest run is trained
         self.lr.widget.observe(lambda _: None if self.moving else self.start(), "value")
         rates = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from labkit.errors import RecipeError, near
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
+from labkit.training.language import LanguageRecipe
 from labkit.training.recipe import Recipe
 
 PLAIN = "recipe"  # takes the place of the mode's name where there is no mode
@@ -42,17 +43,17 @@ class PanelState:
         name, _, preset = head.partition("/")
         mode = None if name == PLAIN else FAILURES[name]
         dataset = dataset or "mnist"
-        made = cls(mode, preset or "sick", dataset) if mode else cls(None, PLAIN, dataset, plain=Recipe(data=dataset))
+        made = cls(mode, preset or "sick", dataset) if mode else cls(None, PLAIN, dataset, plain=baseline(dataset))
         turned = {}
         for text in filter(None, (each.strip() for each in changes.split(","))):
-            turned |= Recipe.parse(text)
+            turned |= made.plain.parse(text) if mode is None else mode.sick.parse(text)
         made.base.but(**turned)  # raises now if a change is refused
         return dataclasses.replace(made, changes=turned)
 
     def __str__(self) -> str:
         name = f"{self.mode.name}/{self.preset}" if self.mode else PLAIN
         place = f"@{self.dataset}" if self.dataset != "mnist" else ""
-        plain = Recipe(data=self.plain.data)
+        plain = type(self.plain)(data=self.plain.data)
         turned = self.changes if self.mode else {key: new for key, (_, new) in self.recipe.changes_from(plain).items()}
         values = ", ".join(f"{key}={value}" for key, value in turned.items())
         return f"{name}{place}: {values}" if values else f"{name}{place}"
@@ -83,7 +84,7 @@ class PanelState:
     @property
     def twin(self) -> Recipe:
         """The healthy run to compare with: the mode's own, else the lab's baseline; with the same seed."""
-        healthy = self.presets["healthy"][1] if self.mode else Recipe(data=self.plain.data)
+        healthy = self.presets["healthy"][1] if self.mode else type(self.plain)(data=self.plain.data)
         return healthy.but(seed=self.recipe.seed)
 
     def but(self, **changes) -> "PanelState":
@@ -98,8 +99,10 @@ class PanelState:
 
     def _recipe_code(self) -> str:
         if self.mode is None:
-            changes = self.recipe.changes_from(Recipe())
-            return f"recipe = labkit.Recipe({', '.join(f'{name}={new!r}' for name, (_, new) in changes.items())})"
+            kind = type(self.recipe)
+            changes = self.recipe.changes_from(kind())
+            values = ", ".join(f"{name}={new!r}" for name, (_, new) in changes.items())
+            return f"recipe = labkit.{kind.__name__}({values})"
         found = self.preset
         if found not in ("healthy", "sick"):
             kind = "cures" if found.startswith("cure") else "false_cures"
@@ -108,3 +111,9 @@ class PanelState:
         turned = ", ".join(f"{name}={value!r}" for name, value in self.changes.items())
         turned = f".but({turned})" if turned else ""
         return f'mode = labkit.FAILURES["{self.mode.name}"]\nrecipe = mode.{found}{there}{turned}'
+
+
+def baseline(dataset: str) -> Recipe:
+    """The lab's baseline on this data set: a perceptron for images, a GPT for tokens."""
+    tokens = dataset in LanguageRecipe.__dataclass_fields__["data"].metadata["known"]
+    return (LanguageRecipe if tokens else Recipe)(data=dataset)

@@ -1,22 +1,24 @@
 """The phase panel: a grid of real runs that are trained in the background; click a cell to see its curves."""
 
 import html
+import io
 import os
 from typing import Any
 
 import ipywidgets
 
 from labkit.diagnosis.phase_diagram import OUTCOMES, STANDARD, Cell, Phase, Place
-from labkit.diagnosis.phase_plots import MARKS, axis_label, in_short
+from labkit.diagnosis.phase_plots import MARKS, axis_label, in_short, phase_diagram
 from labkit.drawing import plots
 from labkit.errors import RecipeError
 from labkit.panels.base_panel import Panel
 from labkit.panels.controls import button, stop_button
-from labkit.panels.live_plots import status_html, text_html
+from labkit.panels.live_plots import DOTS, stacked, status_html, text_html
 from labkit.panels.live_view import LiveView
 from labkit.panels.live_view import in_short as run_in_short
 from labkit.panels.phase_table import shipped
 from labkit.panels.worker import Ticket, Worker
+from labkit.recording.measure import MEASURES
 from labkit.training.recipe import Recipe
 from labkit.training.run_store import RunStore, on_disk
 
@@ -48,6 +50,19 @@ class PhasePanel(Panel):
             self.paint(place)
         self.count()
         self.view.picture.say("Click a cell to see its curves.")
+
+    def stored(self) -> dict[str, str]:
+        """The grid, and below it the run of the chosen cell."""
+        ax = phase_diagram(self.found, known=self.shipped)
+        grid = io.BytesIO()
+        ax.figure.savefig(grid, format="png", dpi=DOTS)
+        run = [self.plots.png()] if self.plots.finished.thing is not None else []
+        outcomes = [outcome for outcome, _ in self.shipped.values()] or [
+            cell.outcome for cell in self.found.cells.values()
+        ]
+        counts = ", ".join(f"{outcomes.count(name)} {name}" for name in OUTCOMES if name in outcomes)
+        words = f"Outcomes of {len(outcomes)} runs over {' and '.join(self.found.axes)}: {counts or 'none yet'}."
+        return {"text/plain": f"{words} {self.plots.words}"} | stacked([grid.getvalue(), *run])
 
     # --- what a button does ---
 
@@ -109,11 +124,11 @@ class PhasePanel(Panel):
     # --- what the grid shows ---
 
     def paint(self, place: Place) -> None:
-        """Letter, accuracy and colour of a finished cell: trained here, or else from the shipped table."""
+        """Letter, score and colour of a finished cell: trained here, or else from the shipped table."""
         cell, made = self.found.cells.get(place), self.buttons[place]
-        outcome, accuracy = (cell.outcome, cell.accuracy) if cell else self.shipped[place]
+        outcome, score = (cell.outcome, cell.score) if cell else self.shipped[place]
         letter, fill, ink = MARKS[outcome]
-        made.description = letter if accuracy is None else f"{letter} {accuracy:.0%}"
+        made.description = letter if score is None else f"{letter} {MEASURES[self.found.recipe.measure].brief(score)}"
         made.style.button_color, made.style.text_color = fill, ink
         origin = "" if cell else " (trained elsewhere, shipped with labkit: click to train it here)"
         made.tooltip = f"{self.where(place)}: {OUTCOMES[outcome]}{origin}"
@@ -195,14 +210,17 @@ class PhasePanel(Panel):
 
 
 def label(words: str) -> ipywidgets.HTML:
-    return ipywidgets.HTML(f"<div style='text-align:center;line-height:1.6'>{words}</div>")
+    made = ipywidgets.HTML(f"<div style='text-align:center;line-height:1.6'>{words}</div>")
+    made.add_class("labkit-tick")
+    return made
 
 
 def legend() -> ipywidgets.HTML:
     """What the letters mean."""
-    style = "display:inline-block;width:1.5em;text-align:center;font-weight:bold;margin-right:0.4em"
+    style = "flex:none;width:1.5em;text-align:center;font-weight:bold;margin-right:0.4em"
     rows = "".join(
-        f"<div><span style='{style};background:{fill};color:{ink}'>{letter}</span>{html.escape(OUTCOMES[name])}</div>"
+        f"<div style='display:flex'><span style='{style};background:{fill};color:{ink}'>{letter}</span>"
+        f"{html.escape(OUTCOMES[name])}</div>"
         for name, (letter, fill, ink) in MARKS.items()
     )
     return ipywidgets.HTML(text_html(rows))

@@ -17,11 +17,11 @@ COMMAND = "python -m labkit.panels.phase_table"
 
 
 def shipped(found: Phase) -> dict[Place, tuple[str, float | None]]:
-    """Place -> outcome and accuracy; empty for a grid that is not the shipped one."""
+    """Place -> outcome and score; empty for a grid that is not the shipped one."""
     table = json.loads(TABLE.read_text(encoding="utf-8"))
     if table["made of"] != made_of(found):
         return {}
-    return {tuple(place): (outcome, accuracy) for place, outcome, accuracy in table["cells"]}
+    return {tuple(place): (outcome, score) for place, outcome, score in table["cells"]}
 
 
 def made_of(found: Phase) -> dict:
@@ -34,7 +34,7 @@ def renew(path: Path = TABLE) -> Phase:
     found = Phase()
     for place in found.explore(store=RunStore(memory=Memory())):
         print(*place, found[place].outcome, flush=True)
-    cells = [[list(place), cell.outcome, cell.accuracy] for place, cell in found.cells.items()]
+    cells = [[list(place), cell.outcome, cell.score] for place, cell in found.cells.items()]
     table = {"made of": made_of(found), "torch": torch.__version__, "cells": cells}
     with written_whole(path) as stream:
         stream.write((json.dumps(table, indent=1) + "\n").encode())

@@ -37,6 +37,9 @@ STYLE = """<style>
 .labkit-play > .widget-tab > .lm-TabBar .lm-TabBar-tab.lm-mod-current {font-weight: 600}
 .labkit-play > .widget-tab > .widget-tab-contents {padding: 6px 12px 10px}
 .labkit-play .labkit-menus {flex-flow: row wrap; margin: 0; overflow: visible}
+@media (prefers-color-scheme: dark) {
+  .labkit-play .labkit-gallery .labkit-card img {filter: invert(0.87) hue-rotate(180deg)}
+}
 @media (max-width: 600px) {
   .labkit-play {padding: 0 6px}
   .labkit-head .labkit-door {width: auto; flex: 1 1 100px}
@@ -62,6 +65,7 @@ SECTIONS = (
     Section("Learning rate", lambda: labkit.lr_panel()),
     Section("Fork", lambda: labkit.fork_panel()),
     Section("Phase diagram", lambda: labkit.phase_panel()),
+    Section("Language model", lambda: labkit.gpt_panel()),
     Section("Ward", lambda: labkit.ward_panel()),
 )
 

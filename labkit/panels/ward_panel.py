@@ -14,7 +14,7 @@ from labkit.drawing import plots
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
 from labkit.panels.accessibility import accessible
-from labkit.panels.base_panel import Stored
+from labkit.panels.base_panel import LONGEST, Stored
 from labkit.panels.chart import plots_of
 from labkit.panels.controls import button
 from labkit.panels.live_plots import Plots
@@ -75,7 +75,6 @@ class WardPanel(Stored):
         super().__init__(
             [ipywidgets.HTML(STYLE), self.total, beds, ipywidgets.Box([left, right], layout=row), accessible()]
         )
-        self.add_class("labkit-panel")
         self.add_class("labkit-ward")
         self.show_all()
         self.pressed_choose(1)
@@ -83,6 +82,9 @@ class WardPanel(Stored):
     @property
     def plots(self) -> Plots:
         return self.shown
+
+    def settle(self) -> None:
+        self.worker.wait(LONGEST)
 
     # --- the actions; each returns when it is done ---
 
@@ -363,7 +365,8 @@ def truth_rows(study: Study) -> list[tuple[str, str]]:
     ]
     rows += [("seen", f"{found.title}: {found.because}") for found in study.diagnoses]
     rows += [("because", mode.mechanism), ("check first", mode.first_check), ("remedy", mode.remedy)]
-    proven = f"{next(iter(mode.cures))}: {study.cured.accuracy:.1%}, the healthy twin has {study.healthy.accuracy:.1%}"
+    cured, healthy = (run.measure.text(run.score) for run in (study.cured, study.healthy))
+    proven = f"{next(iter(mode.cures))}: {cured}, the healthy twin has {healthy}"
     return [*rows, ("proven cure", proven)]
 
 

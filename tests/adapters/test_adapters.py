@@ -85,6 +85,22 @@ def test_lightning_that_diverges_is_named(tmp_path):
     assert "learning_rate_too_high" in [found.name for found in callback.record.diagnose()]
 
 
+def test_lightning_is_treated(tmp_path):
+    """A program that builds module and trainer hands the `watch` it receives to the callback."""
+    pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    from labkit.adapters.lightning import LabkitCallback
+    from labkit.diagnosis.treatment.arms import DONE, Arm, Here, Order
+
+    def program(watch, seed):
+        torch.manual_seed(seed)
+        lightning_trainer(LabkitCallback(watch=watch), tmp_path, lr=10.0)
+
+    untreated, treated = (Here(program)(Order(Arm(names), steps=16)) for names in ((), ("rate_times_0.01",)))
+    assert untreated.status == treated.status == DONE and treated.measures == ("loss", "accuracy")
+    assert untreated.run["lr"].max() == 10.0 and treated.run["lr"].max() == pytest.approx(0.1)
+    assert treated.run["loss"][-1] < untreated.run["loss"][-1]
+
+
 # --- Hugging Face ---------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ def test_every_line_of_the_plots_is_sent_with_its_numbers(short_run):
     shown.whole({"healthy": short_run, "your run": short_run})
     steps, losses = line(shown, 0, "your run")
     assert np.array_equal(steps, short_run["step"])
-    assert np.allclose(losses, short_run.smoothed(), rtol=1e-6)
+    assert np.allclose(losses, short_run["loss"], rtol=1e-6)
     assert np.allclose(line(shown, 1, "healthy")[1], short_run["val_accuracy"])
     loss, validation, gradients, _ = shown.widget.figure["panes"]
     assert loss["y"]["log"] and not validation["y"]["log"] and validation["y"]["percent"]
@@ -66,7 +66,7 @@ def test_what_a_log_axis_cannot_show_is_sent_to_be_read():
     losses[10:14] = np.nan, np.inf, 0.0, 1e60
     shown = Chart(PANES)
     shown.whole({"your run": hand_made(loss=losses)})
-    nan, infinite, zero, huge = line(shown, 0, "_your run, each step")[1][10:14]
+    nan, infinite, zero, huge = line(shown, 0, "your run")[1][10:14]
     assert np.isnan(nan) and np.isinf(infinite) and zero == 0 and np.isfinite(huge) and huge > 1e38
     limits = [limit for pane in shown.widget.figure["panes"] for axis in "xy" for limit in pane[axis]["limits"]]
     assert np.isfinite(limits).all()
@@ -74,7 +74,8 @@ def test_what_a_log_axis_cannot_show_is_sent_to_be_read():
 
 def test_a_constant_loss_is_not_magnified_until_its_rounding_errors_show():
     shown = Chart(PANES)
-    shown.whole({"your run": hand_made(loss=2.303, val_loss=2.303)})
+    rounding = 1e-9 * np.sin(np.arange(40))
+    shown.whole({"your run": hand_made(loss=2.303 * (1 + rounding), val_loss=2.303)})
     low, high = shown.widget.figure["panes"][0]["y"]["limits"]
     assert 1.5 < low < 2.2 and 2.4 < high < 3
 
@@ -82,10 +83,8 @@ def test_a_constant_loss_is_not_magnified_until_its_rounding_errors_show():
 def test_arrays_that_lines_share_are_sent_once(short_run):
     shown = Chart([plots.losses])
     shown.whole({"healthy": short_run, "your run": short_run})
-    assert (
-        len(arrays(shown)) == 5
-    )  # steps, losses, smoothed losses, evaluations and their losses; six lines refer to them
-    assert len(shown.widget.figure["panes"][0]["lines"]) == 6
+    assert len(arrays(shown)) == 4  # steps, losses, evaluations and their losses; four lines refer to them
+    assert len(shown.widget.figure["panes"][0]["lines"]) == 4
 
 
 def test_of_a_run_that_trains_only_new_points_are_sent(sent, short_run):
@@ -99,7 +98,7 @@ def test_of_a_run_that_trains_only_new_points_are_sent(sent, short_run):
     content, points = messages[-1]
     assert content["figure"] == shown.widget.figure["number"]
     first = np.frombuffer(points, "<f4")[: 2 * 15].reshape(2, 15)
-    assert np.array_equal(first[0], np.arange(25, 40)) and np.allclose(first[1], short_run.smoothed()[25:])
+    assert np.array_equal(first[0], np.arange(25, 40)) and np.allclose(first[1], short_run["loss"][25:])
 
 
 def test_points_that_changed_are_sent_again_from_there(sent, short_run):

@@ -17,7 +17,7 @@ def test_untouched_every_control_gives_the_recipe_s_own_value_and_has_a_label(na
     for recipe in mode.recipes().values():
         summary = recipe.summary()
         for knob in (*mode.knobs, *STANDARD):
-            control = Control(knob, summary[knob.name])
+            control = Control(knob, summary[knob.name], type(recipe))
             assert control.value == summary[knob.name]
             assert control.widget.description
             assert control.widget.tooltip

@@ -1,13 +1,17 @@
 """The gallery without a browser: cards are trained one by one, a click shows one large, and blind ones keep quiet."""
 
+import base64
 import gc
+import io
 import threading
 
 import ipywidgets
 import pytest
 from helpers import tiny
+from PIL import Image
 
 import labkit
+from labkit.drawing.html import WAIT
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
 from labkit.panels.gallery_panel import CLASSIC, HEALTHY, Exhibit, Gallery, exhibits, thumbnail, waiting
@@ -22,6 +26,11 @@ def empty_memory():
     run_store.in_memory.forget()
     yield
     run_store.in_memory.forget()
+
+
+def height(kept: dict) -> int:
+    """Of the picture that a notebook stores."""
+    return Image.open(io.BytesIO(base64.b64decode(kept["image/png"]))).height
 
 
 def small(name: str, **changes) -> Exhibit:
@@ -177,3 +186,17 @@ def test_ten_galleries_leave_no_threads_and_no_widgets():
     gc.collect()
     assert threading.active_count() == threads
     assert len(registry) <= widgets
+
+
+def test_a_notebook_stores_all_cards_and_below_them_the_chosen_one(shown):
+    cards = shown.stored()
+    shown.respond(shown.cards[0].exhibit.name)
+    assert height(shown.stored()) > height(cards) + 100
+
+
+def test_a_stored_panel_waits_for_its_run(monkeypatch):
+    monkeypatch.setenv(WAIT, "1")
+    made = Gallery(three())
+    assert "image/png" in made._repr_mimebundle_()
+    assert not made.view.worker.busy and all(card.image.value != waiting() for card in made.cards)
+    made.close()

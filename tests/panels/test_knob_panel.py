@@ -120,11 +120,27 @@ def test_stop_ends_the_run_and_says_so_and_it_is_not_remembered(panel, monkeypat
     monkeypatch.setattr(live_view.Frames, "draw", lambda self, recorder: begun.set())
     panel.turn(panel.setting.but(steps=100_000))
     panel.start()
-    assert begun.wait(60)
+    assert begun.wait(60) and panel.view.verdict.value
     panel.stop_button.click()
     assert panel.view.worker.wait(60)
     assert "Stopped" in status(panel)
+    assert panel.view.verdict.value == ""  # the one that was there is that of the run before
     assert run_store.in_memory.get(panel.setting.recipe) is None
+
+
+def test_stop_leaves_the_verdict_that_the_run_had_so_far(panel, monkeypatch):
+    monkeypatch.setattr(live_view, "FIRST_FRAME", 0.0)
+    monkeypatch.setattr(live_view, "FIRST_VERDICT", 1)
+    monkeypatch.setattr(type(panel.view.picture), "grow", lambda self, run: None)
+    begun = threading.Event()
+    real = live_view.Frames.draw
+    monkeypatch.setattr(live_view.Frames, "draw", lambda self, recorder: (real(self, recorder), begun.set()))
+    panel.turn(panel.setting.but(steps=100_000, lr=0.01))
+    panel.start()
+    assert begun.wait(60)
+    panel.stop_button.click()
+    assert panel.view.worker.wait(60)
+    assert "Stopped" in status(panel) and "So far" in panel.view.verdict.value
 
 
 def test_a_frame_that_is_being_drawn_when_stop_is_pressed_does_not_have_the_last_word(panel, monkeypatch):

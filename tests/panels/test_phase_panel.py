@@ -1,9 +1,12 @@
 """The phase panel, without a browser: cells that fill up, a cell that is pressed, pages, stopping, runs on disk."""
 
+import base64
+import io
 import re
 
 import pytest
 from helpers import tiny
+from PIL import Image
 
 from labkit.diagnosis.phase_diagram import OUTCOMES, Cell, Phase
 from labkit.diagnosis.phase_plots import MARKS
@@ -24,6 +27,11 @@ def panel(tmp_path):
     made = phase_panel(BASE, folder=tmp_path, **AXES)
     yield made
     made.close()
+
+
+def height(kept: dict) -> int:
+    """Of the picture that a notebook stores."""
+    return Image.open(io.BytesIO(base64.b64decode(kept["image/png"]))).height
 
 
 def text(widget) -> str:
@@ -131,3 +139,13 @@ def test_the_shipped_table_says_what_training_says(place):
     outcome, accuracy = phase_table.shipped(found).get(place, (f"run {phase_table.COMMAND}", None))
     again = Cell(found.recipes[place], train(found.recipes[place], progress=False, errors="record"))
     assert again.outcome == outcome and abs(again.accuracy - accuracy) < 0.1  # other machines round otherwise
+
+
+def test_a_notebook_stores_the_grid_and_below_it_the_chosen_run(panel):
+    empty = panel.stored()
+    assert "Outcomes of 0 runs over lr and depth: none yet." in empty["text/plain"]
+    panel.explore()
+    panel.respond((0.1, 3))
+    kept = panel.stored()
+    assert "Outcomes of 4 runs over lr and depth: " in kept["text/plain"] and "2 diverged" in kept["text/plain"]
+    assert height(kept) > height(empty) + 100

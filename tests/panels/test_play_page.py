@@ -51,7 +51,7 @@ def test_the_panel_that_was_there_is_closed():
 
 def test_every_section_has_a_title_of_its_own():
     titles = [section.title for section in play_page.SECTIONS]
-    assert len(set(titles)) == len(titles) == 8
+    assert len(set(titles)) == len(titles) == 9
 
 
 def test_a_door_opens_its_tab_and_sets_the_panel(monkeypatch):
