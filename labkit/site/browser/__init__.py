@@ -1,0 +1,1 @@
+"""What runs in the browser on the page Diagnose, in Pyodide: the diagnosis itself, with a stand-in for torch."""

@@ -1,0 +1,205 @@
+"""One page per failure mode, all with the same headings; and the list of all of them."""
+
+import functools
+import json
+import re
+from typing import Any
+
+from labkit.course.standalone import gather
+from labkit.diagnosis import calibration
+from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.failures.mode import FailureMode
+from labkit.failures.signs import LOOKS
+from labkit.recording.traces import TRACES
+from labkit.site import recorded, sliders, svg, symptoms, text
+from labkit.site.page import Page
+from labkit.site.sources import Sources
+from labkit.training.recipe import changes_in_words
+
+MOST_ALIKE = 8  # look-alikes on a page, the closest first: a flat loss has more than anyone reads
+ROLES = {"healthy": "healthy twin", "sick": "sick run", "cured": "cured run"}
+# What people call the curve, in the title of a page. {loss} is where the recorded run ended.
+IN_TITLES = {
+    "never moves": "loss stuck at {loss}, not decreasing",
+    "not finite": "loss is NaN",
+    "jumps": "loss explodes",
+    "stops too high": "loss stops falling at {loss}",
+    "validation worse": "validation worse than training",
+    "nothing": "a silent bug",
+    "error": "an error in training",
+}
+
+
+# Of a run that is not recorded.
+UNKNOWN: dict[str, Any] = {"loss": [], "error": "", "found": []}
+
+
+def pages(sources: Sources) -> list[Page]:
+    contract = contract_rows(sources)
+    return [index(sources), *(page_of(mode, sources, contract.get(mode.name, {})) for mode in FAILURES.values())]
+
+
+def index(sources: Sources) -> Page:
+    topics = {topic: [mode for mode in FAILURES.values() if mode.topic == topic] for topic in topics_in_order()}
+    sparks = {name: svg.sparkline(symptoms.loss_lines(record)) for name, record in sources.record["modes"].items()
+              if len(symptoms.loss_lines(record)) > 1}  # fmt: skip
+    return Page(
+        "modes/index.html",
+        f"All {len(FAILURES)} ways in which training fails",
+        "The catalogue of failure modes of neural-network training, by topic: each with a real run beside its "
+        "healthy twin, "
+        "the sign that gives it away, and a proven cure.",
+        "modes.html",
+        "modes",
+        {"topics": topics, "sparks": sparks, "question": symptoms.question, "changed": changed, "headlines": HEADLINES},
+        kind="catalogue",
+    )
+
+
+@functools.cache
+def script(name: str) -> str:
+    """The standalone script of a mode."""
+    return gather.script(FAILURES[name])
+
+
+def topics_in_order() -> list[str]:
+    known = [topic for topic in symptoms.QUESTIONS if any(mode.topic == topic for mode in FAILURES.values())]
+    return list(dict.fromkeys([*known, *(mode.topic for mode in FAILURES.values())]))
+
+
+def changed(mode: FailureMode) -> str:
+    return changes_in_words(mode.sick, mode.healthy)
+
+
+def page_of(mode: FailureMode, sources: Sources, contract: dict[str, str]) -> Page:
+    record = sources.record["modes"][mode.name]
+    runs, others = record["runs"], record["others"]
+    sick = runs.get("sick", UNKNOWN)
+    found = symptoms.evidence(record, mode.name)
+    panes = [figure_of(pane, mode) for pane in record["panes"]]
+    seen = symptoms.sights_of(mode)
+    page = Page(
+        f"modes/{mode.name}.html",
+        f"{mode.title}: {in_title(mode, sick)}",
+        text.shortened(f"{mode.symptom} Real curves beside a healthy twin, the check that tells it, and the cure."),
+        "mode.html",
+        "modes",
+        kind="failure mode",
+        words=" ".join([typed(mode, sick), *(each.words for each in seen), mode.name.replace("_", " "),
+                        mode.mechanism, mode.first_check, mode.remedy]),
+        structured=structured(mode, seen),
+        scripts=("chart.js",),
+    )  # fmt: skip
+    page.content.update(
+        mode=mode,
+        record=record,
+        runs={ROLES[role]: run for role, run in runs.items()},
+        results=[runs[role]["score"] if role in runs else "not recorded" for role in ("healthy", "cured")],
+        command=f"{recorded.COMMAND} {mode.name}",
+        panes=panes,
+        data=json.dumps(
+            [pane["spec"] for pane in panes if pane["spec"]], separators=(",", ":"), ensure_ascii=False
+        ).replace("</", "<\\/"),
+        sights=seen,
+        look=LOOKS[mode.looks],
+        changed=changed(mode),
+        instrument=symptoms.instrument(mode),
+        usual=TRACES[mode.shows].usual if mode.shows in TRACES and TRACES[mode.shows].healthy else "",
+        found=found,
+        also=[each for each in sick["found"] if each["name"] != mode.name],
+        lead=lead(record),
+        formula=text.formula(mode.formula) if mode.formula else "",
+        cures=[other for other in others if other["kind"] == "cure"],
+        false_cures=[other for other in others if other["kind"] == "no cure"],
+        first_cure=next(iter(mode.cures)),
+        first_cure_changes=changes_in_words(next(iter(mode.cures.values())), mode.sick),
+        alike=look_alikes(mode, sources),
+        confused=[FAILURES[name] for name in found.get("rules_out", ()) if name in FAILURES],
+        effects=[FAILURES[name] for name in mode.also_causes if name in FAILURES],
+        script=f"{mode.name}.py",
+        script_html=text.highlighted(script(mode.name)),
+        script_lines=len(script(mode.name).splitlines()),
+        measured=calibration.measured().get(mode.name),
+        certainty=round(100 * calibration.confidence(mode.name, found.get("confidence", 0.9))),
+        contract=contract,
+        lessons=[lesson for lesson in sources.lessons if mode.name in lesson.modes],
+        sliders=[slider for slider in sliders.SLIDERS if slider.mode == mode.name],
+        modes=FAILURES,
+    )
+    return page
+
+
+def figure_of(pane: dict, mode: FailureMode) -> dict[str, Any]:
+    """A pane as a picture, and what the script draws in its place."""
+    words = svg.alternative(pane, mode.title)
+    return {"title": pane["title"], "picture": svg.picture(pane, words), "spec": None if "picture" in pane else pane}
+
+
+def in_title(mode: FailureMode, sick: dict) -> str:
+    ends = sick["loss"]
+    return IN_TITLES[mode.looks].format(loss=short(ends[-1])) if ends else LOOKS[mode.looks]
+
+
+def short(number: str) -> str:
+    """2.302 as it stands in titles and searches: 2.30."""
+    value = float(number)
+    return f"{value:.2f}" if 0.01 <= abs(value) < 1000 else f"{value:.2g}"
+
+
+def typed(mode: FailureMode, sick: dict) -> str:
+    """The numbers of the sick run as people type them."""
+    ends = [short(each) for each in sick["loss"]]
+    return f"stuck at {ends[-1]} loss {ends[-1]} starts at {ends[0]} {sick['error']}" if ends else sick["error"]
+
+
+def structured(mode: FailureMode, seen: list[symptoms.Sight]) -> list[dict]:
+    """For search engines: an article, and the symptom as a question."""
+    answer = f"{mode.mechanism} Check first: {mode.first_check} Cure: {mode.remedy}"
+    about = [sight.title for sight in seen]
+    questions = [
+        {"@type": "Question", "name": f"{mode.symptom} Why?", "acceptedAnswer": {"@type": "Answer", "text": answer}},
+    ]
+    return [
+        {"@type": "TechArticle", "headline": mode.title, "description": mode.symptom, "about": about,
+         "articleSection": mode.topic.replace("_", " ")},
+        {"@type": "FAQPage", "mainEntity": questions},
+    ]  # fmt: skip
+
+
+def lead(record: dict) -> list[tuple[str, int]]:
+    """Instruments that left their healthy range before the loss showed anything, and by how many steps."""
+    about = record.get("lead") or {}
+    shown = about.get("loss")
+    if shown is None:
+        return []
+    return sorted(
+        ((words, shown - step) for words, step in about["instruments"].items() if step < shown), key=lambda one: -one[1]
+    )
+
+
+def look_alikes(mode: FailureMode, sources: Sources) -> list[dict[str, Any]]:
+    """Failures whose training loss cannot be told apart from this one's, and what tells them apart."""
+    found = []
+    for pair in sources.record["look_alikes"]:
+        names = [pair["one"], pair["other"]]
+        if mode.name in names and set(names) <= set(FAILURES):
+            mine = names.index(mode.name)
+            readings = [pair["readings"][mine], pair["readings"][1 - mine]] if pair["readings"] else []
+            found.append({"mode": FAILURES[names[1 - mine]], "difference": pair["difference"],
+                          "instrument": pair["instrument"], "readings": readings})  # fmt: skip
+    return sorted(found, key=lambda each: each["difference"])[:MOST_ALIKE]
+
+
+def contract_rows(sources: Sources) -> dict[str, dict[str, str]]:
+    """Mode -> its row of CONTRACT.md."""
+    page = sources.root / "labkit/failures/CONTRACT.md"
+    lines = page.read_text(encoding="utf-8").splitlines() if page.exists() else []
+    header: list[str] = []
+    found = {}
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if cells and cells[0] == "mode":
+            header = cells
+        elif header and len(cells) == len(header) and (name := re.fullmatch(r"`(\w+)`", cells[0])):
+            found[name[1]] = dict(zip(header, cells, strict=True))
+    return found

@@ -1,0 +1,247 @@
+"""The recorded runs that the pages show: curves, scores and verdicts of every mode, of the sliders and of the ward.
+
+They are shipped with labkit, so that a site is built in seconds. What was recorded of another recipe than today's is
+recorded again when a site is built. To record all of it: `python -m labkit.site.recorded`.
+"""
+
+import argparse
+import functools
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.diagnosis.diagnose import Diagnosis, diagnose
+from labkit.diagnosis.look_alikes import lead_times, look_alikes
+from labkit.diagnosis.study import Study, finished, play, why_not_cured
+from labkit.drawing import plots
+from labkit.failures.catalogue import FAILURES
+from labkit.failures.mode import FailureMode
+from labkit.recording.files import written_whole
+from labkit.recording.run import NoTrace, Run
+from labkit.site import patients, sliders
+from labkit.site.curves import pane_from
+from labkit.training.parallel import spread
+from labkit.training.recipe import Recipe, changes_in_words
+from labkit.training.run_store import Memory, RunStore, on_disk
+
+FILE = Path(__file__).with_name("recorded.json")
+COMMAND = "python -m labkit.site.recorded"
+TRIPLE = ("healthy", "sick", "cured")
+Record = dict[str, Any]
+
+
+# --- one mode --------------------------------------------------------------------------------------
+
+
+def digest(mode: FailureMode) -> str:
+    """What a record belongs to: the recipes, the code of the mode's own parts, and its signature."""
+    recipes = [mode.healthy, mode.sick, *mode.cures.values(), *mode.false_cures.values()]
+    made_of = [[recipe.summary() for recipe in recipes], sorted(own_code(recipes)), inspect.getsource(mode.signature)]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def own_code(recipes: Sequence[Recipe]) -> set[str]:
+    """The source of the parts that are defined beside a failure mode."""
+    parts = {part for recipe in recipes for name in recipe.summary() if callable(part := getattr(recipe, name))}
+    return {inspect.getsource(part) for part in parts if part.__module__.startswith("labkit.failures.")}
+
+
+def record_of(name: str, store: RunStore) -> tuple[Record, Study]:
+    """Curves, scores and verdicts of a mode's runs, with seed 0 on its usual data."""
+    mode = FAILURES[name]
+    study = play(mode, mode.recipes(), store, progress=False)
+    others = {f"cure: {words}": recipe for words, recipe in [*mode.cures.items()][1:]}
+    others |= {f"no cure: {words}": recipe for words, recipe in mode.false_cures.items()}
+    record = {
+        "made of": digest(mode),
+        "steps": study.recipes["sick"].steps,
+        "runs": {role: result(run, study.verdicts[role]) for role, run in study.runs.items()},
+        "cured": study.is_cured,
+        "others": [other_result(words, recipe, study, store) for words, recipe in others.items()],
+        "panes": [pane for draw in panes_of(mode) if (pane := pane_from(draw, study, alternative(study)))],
+        "lead": lead_of(study),
+    }
+    return record, study
+
+
+def panes_of(mode: FailureMode) -> list:
+    """Loss, validation, and the instrument that shows the failure."""
+    shows = [plots.instrument(mode.shows)] if mode.shows not in ("loss", mode.measure.trace) else []
+    return [plots.losses, plots.validation, *([plots.gradient_ratio_line] if mode.shows == "grad_norm" else []), *shows]
+
+
+def result(run: Run, found: list[Diagnosis]) -> Record:
+    """A run in numbers and words."""
+    error = run.facts.get("error")
+    return {
+        "score": run.measure.text(run.score),
+        "steps": len(run),
+        "loss": [ends(run["loss"][0]), ends(run["loss"][-1])] if len(run) else [],
+        "stopped": run.facts["stopped"] or "",
+        "error": f"{error['kind']}: {error['message']}" if error else "",
+        "found": [found_as_values(each) for each in found],
+    }
+
+
+def ends(value: float) -> str:
+    return f"{float(value):.4g}"
+
+
+def found_as_values(found: Diagnosis) -> Record:
+    kept = ("name", "title", "onset", "place", "seen", "usual", "rules_out")
+    return {name: getattr(found, name) for name in kept} | {"confidence": round(found.confidence, 3)}
+
+
+def other_result(words: str, recipe: Recipe, study: Study, store: RunStore) -> Record:
+    """Another cure, or one that does not help: trained like the sick run."""
+    mode = study.mode
+    recipe = recipe.but(**mode.setting(), seed=0)
+    run = finished(store, recipe, progress=False)
+    found = diagnose(run)
+    kind, _, about = words.partition(": ")
+    return {
+        "kind": kind,
+        "words": about,
+        "changed": changes_in_words(recipe, study.recipes["sick"]),
+        "score": run.measure.text(run.score),
+        "verdict": why_not_cured(mode, run, study.healthy, recipe, found) or "cured",
+        "named": found[0].name if found else "",
+    }
+
+
+def alternative(study: Study) -> str:
+    """What the picture of a study shows, in words."""
+    text = [f"{role}: {run.measure.name} {run.measure.text(run.score)}" for role, run in study.runs.items()]
+    return f"{study.mode.title}, real runs; {'; '.join(text)}"
+
+
+def lead_of(study: Study) -> Record:
+    """When the loss shows it, and when each instrument does."""
+    try:
+        [lead] = lead_times([study])
+    except (NoTrace, ValueError, IndexError):  # a run that ended with an error has not all instruments
+        return {}
+    return {"loss": lead.loss, "instruments": lead.instruments}
+
+
+# --- all -------------------------------------------------------------------------------------------
+
+
+def load(path: Path = FILE) -> Record:
+    """What is shipped; empty where nothing is."""
+    if not path.exists():
+        return {"modes": {}, "look_alikes": [], "sliders": {}, "patients": {}}
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def outdated(record: Record) -> list[str]:
+    """The modes that nothing was recorded of, or of other recipes than today's."""
+    kept = record["modes"]
+    return [name for name, mode in FAILURES.items() if kept.get(name, {}).get("made of") != digest(mode)]
+
+
+# Of a mode whose runs are not recorded: its page has all words, and says how to record it.
+EMPTY: Record = {"made of": "", "steps": 0, "runs": {}, "cured": False, "others": [], "panes": [], "lead": {}}
+
+
+def shown(record: Record) -> Record:
+    """What pages can show without training: of a mode whose recipes changed since it was recorded, nothing."""
+    old = set(outdated(record))
+    modes = {name: EMPTY if name in old else record["modes"][name] for name in FAILURES}
+    alike = [
+        each
+        for each in record["look_alikes"]
+        if not {each["one"], each["other"]} & (old | (record["modes"].keys() - modes))
+    ]
+    known = {
+        name: one for name, one in record["sliders"].items() if name in {slider.name for slider in sliders.SLIDERS}
+    }
+    return record | {"modes": modes, "look_alikes": alike, "sliders": known}
+
+
+def current(record: Record, say=lambda words: None) -> Record:
+    """A record that is up to date: what is missing is trained now."""
+    modes = dict(record["modes"])
+    for name in outdated(record):
+        say(name)
+        modes[name], _ = record_of(name, _store())
+    return record | {
+        "modes": {name: modes[name] for name in FAILURES},
+        "sliders": sliders.current(record["sliders"], say),
+        "patients": patients.current(record["patients"], say),
+    }
+
+
+@functools.cache
+def _store() -> RunStore:
+    kept = on_disk()
+    return RunStore(kept.folder, limit=kept.limit, memory=Memory(12), own=kept.own)
+
+
+def _one(name: str) -> tuple[Record, Study]:
+    return record_of(name, _store())
+
+
+def renew(names: Sequence[str] = (), path: Path = FILE, jobs: int = 1) -> Iterator[str]:
+    """Record these modes, or all of them and everything else, and write the file; yields what was done."""
+    kept, studies = load(path), []
+    chosen = list(names) or list(FAILURES)
+    for name, (one, study) in zip(chosen, spread(_one, [(name,) for name in chosen], jobs, unit="mode"), strict=True):
+        kept["modes"][name] = one
+        studies.append(study)
+        yield name
+        write(kept, path)
+    if not names:
+        kept["look_alikes"] = alike(studies)
+        kept["sliders"] = sliders.current({}, print)
+        kept["patients"] = patients.current({}, print)
+    write(kept, path)
+
+
+def alike(studies: list[Study]) -> list[Record]:
+    """Pairs of failures whose losses cannot be told apart, with the instrument that can."""
+    trained = [study for study in studies if "grad_norm_total" in study.sick and "val_loss" in study.sick]
+    return [
+        {"one": each.one, "other": each.other, "difference": round(each.difference, 4),
+         "instrument": each.instrument, "readings": [float(f"{value:.3g}") for value in each.readings]}
+        for each in look_alikes(trained)
+    ]  # fmt: skip
+
+
+def write(record: Record, path: Path = FILE) -> None:
+    """One line per mode, slider and patient, so that a change shows as a changed line."""
+    parts = []
+    for part, content in record.items():
+        rows = content.items() if isinstance(content, dict) else [("", each) for each in content]
+        lines = [
+            f"{json.dumps(key)}: {as_json(row)}" if isinstance(content, dict) else as_json(row) for key, row in rows
+        ]
+        opening, closing = "{}" if isinstance(content, dict) else "[]"
+        parts.append(f"{json.dumps(part)}: {opening}\n" + ",\n".join(lines) + f"\n{closing}")
+    with written_whole(path) as stream:
+        stream.write(("{" + ",\n".join(parts) + "}\n").encode())
+
+
+def as_json(row) -> str:
+    return json.dumps(row, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    about = argparse.ArgumentParser(prog=COMMAND, description="Record the runs that the web edition shows.")
+    about.add_argument("names", nargs="*", help="of failure modes (default: all, with the sliders and the ward)")
+    about.add_argument("--jobs", type=int, default=1, help="how many processes train (default: 1)")
+    about.add_argument("--outdated", action="store_true", help="only the modes that changed since they were recorded")
+    options = about.parse_args(arguments)
+    names = outdated(load()) if options.outdated else options.names
+    if options.outdated and not names:
+        return print("nothing is out of date")
+    for name in renew(names, jobs=options.jobs):
+        print(name, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
