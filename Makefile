@@ -21,8 +21,10 @@ BASE = $(VENV)/.installed
 LAB = $(VENV)/.installed-lab
 TEST = $(VENV)/.installed-$(TEST_EXTRAS)
 PLAY = $(VENV)/.installed-dashboard
+SITE = $(VENV)/.installed-site
+SITE_ARGS ?=
 
-.PHONY: help poster lab play lessons test hostile contract lint format bench doctor clean
+.PHONY: help poster lab play site lessons test hostile contract lint format bench doctor clean
 .NOTPARALLEL:
 
 help: ## show this list
@@ -36,6 +38,9 @@ lab: $(LAB) ## open JupyterLab on the course
 
 play: $(PLAY) ## serve the panels as a web page without code
 	$(RUN) labkit play
+
+site: $(SITE) ## build the web edition in site/ (make site SITE_ARGS="--serve")
+	$(RUN) labkit site $(SITE_ARGS)
 
 doctor: $(LAB) ## check this machine: can the lab run here, and how fast?
 	$(RUN) labkit doctor
@@ -82,7 +87,7 @@ $(BASE): pyproject.toml constraints.txt
 	$(RUN) pip install -e . -c constraints.txt
 	@touch $@
 
-# The extras that are installed here, `dev` and `dashboard`, include `lab`.
+# The extras that are installed here, `dev`, `dashboard` and `site`, include `lab`.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	$(make_venv)
 	$(RUN) pip install -e '.[$*]' -c constraints.txt

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 # `__init__.pyi` says the same to editors and type checkers.
 _HOME = {
     "Recipe": "training.recipe",
+    "LanguageRecipe": "training.language",
     "Run": "recording.run",
     "train": "training.loop",
     "FAILURES": "failures.catalogue",
@@ -22,6 +23,8 @@ _HOME = {
     "is_cured": "diagnosis.study",
     "watch": "diagnosis.watch",
     "Alarm": "diagnosis.watch",
+    "treat": "diagnosis.treatment.treat",
+    "Treatment": "diagnosis.treatment.answer",
     "checkup": "diagnosis.checkup",
     "fork": "training.fork",
     "phase": "diagnosis.phase_diagram",
@@ -34,8 +37,10 @@ _HOME = {
     "ClipLog": "tools.clipping",
     "check": "course.checks",
     "hint": "course.checks",
+    "predict": "course.checks",
     "knobs": "panels.knob_panel",
     "gallery": "panels.gallery_panel",
+    "gpt_panel": "panels.gpt_panel",
     "gradient_panel": "panels.gradient_panel",
     "overfitting_panel": "panels.overfitting_panel",
     "ward": "course.ward.game",
@@ -43,6 +48,7 @@ _HOME = {
     "fork_panel": "panels.fork_panel",
     "phase_panel": "panels.phase_panel",
     "lr_panel": "panels.lr_panel",
+    "treat_panel": "panels.treat_panel",
 }
 # Public name -> the module that it is.
 _MODULES = {"data": "training.data", "plots": "drawing.plots", "export": "recording.logs"}

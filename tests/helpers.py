@@ -1,5 +1,6 @@
 """Small recipes, remembered runs, and runs written by hand."""
 
+import dataclasses
 import functools
 import json
 import signal
@@ -8,8 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from labkit.recording.run import FORMAT, Run
+from labkit.training.data import Data
+from labkit.training.language import LanguageRecipe
 from labkit.training.loop import Training, train
 from labkit.training.recipe import Recipe
+from labkit.training.tokens import mnist_tokens
 
 ROOT = Path(__file__).resolve().parents[1]  # the clone
 LAYERS = ("layer1", "layer2", "layer3")
@@ -20,6 +24,17 @@ TINY = Recipe(samples=256, batch_size=32, width=16, steps=6, evaluate_every=1000
 def tiny(**changes) -> Recipe:
     """Six steps on 256 digits, validated at both ends: about a tenth of a second."""
     return TINY.but(**changes)
+
+
+def stopping_tokens(recipe: Recipe) -> Data:
+    """MNIST as tokens, where samples stop at the first blank patch."""
+    return dataclasses.replace(mnist_tokens(recipe), end=0)
+
+
+def tiny_gpt(**changes) -> LanguageRecipe:
+    """Six steps of a small language model, of which every instrument can be read."""
+    small = {"samples": 64, "batch_size": 8, "width": 16, "heads": 2, "depth": 1, "steps": 6, "device": "cpu"}
+    return LanguageRecipe(**{"data": stopping_tokens, **small, **changes})
 
 
 @functools.cache

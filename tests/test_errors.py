@@ -55,7 +55,7 @@ def test_all_but_the_panels_works_without_the_extra_lab():
                 raise AssertionError(f"{name} did not ask for ipywidgets")
         print("PANELS", len(panels))
     """
-    assert fresh(code).splitlines()[-1] == "PANELS 8"
+    assert fresh(code).splitlines()[-1] == "PANELS 10"
 
 
 def test_a_panel_without_ipywidgets_names_the_extra_and_the_command():

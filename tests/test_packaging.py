@@ -222,7 +222,8 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 TEST_EXTRAS = re.search(r"^TEST_EXTRAS \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
 # Target -> what it installs.
 TARGETS = dict.fromkeys(["poster", "bench", "contract"], " . ") | dict.fromkeys(["lab", "doctor"], "'.[lab]'")
-TARGETS |= dict.fromkeys(["lessons", "test", "lint", "format"], f"'.[{TEST_EXTRAS}]'") | {"play": "'.[dashboard]'"}
+TARGETS |= dict.fromkeys(["lessons", "test", "lint", "format"], f"'.[{TEST_EXTRAS}]'")
+TARGETS |= {"play": "'.[dashboard]'", "site": "'.[site]'"}
 
 
 @pytest.fixture
@@ -287,7 +288,8 @@ def test_a_fresh_clone_is_installed_once(workshop, target):
 @needs_make
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_is_installed_again_when_nothing_changed(workshop, target):
-    put_stamps(workshop, ".installed", ".installed-lab", ".installed-dashboard", f".installed-{TEST_EXTRAS}")
+    extras = ("lab", "dashboard", "site", TEST_EXTRAS)
+    put_stamps(workshop, ".installed", *(f".installed-{extra}" for extra in extras))
     assert installs(workshop, target) == []
 
 
@@ -304,7 +306,7 @@ def test_the_base_install_is_not_enough_for_jupyterlab(workshop):
     assert len(installs(workshop, "lab")) == 1
 
 
-@pytest.mark.parametrize("extra", ["dev", "instructor", "dashboard"])
+@pytest.mark.parametrize("extra", ["dev", "instructor", "dashboard", "site"])
 def test_what_needs_jupyter_brings_the_extra_lab(extra):
     assert set(map(str, EXTRAS["lab"])) <= set(map(str, EXTRAS[extra]))
 

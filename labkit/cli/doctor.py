@@ -333,7 +333,7 @@ WORK = {"the failure catalogue, once each": catalogue_steps}  # task -> its numb
 
 def check_speed() -> Check:
     """Train the whole standard recipe: its first steps alone have unusually many validations."""
-    from labkit.failures.mode import LEARNED
+    from labkit.recording.measure import ACCURACY, MEASURES
     from labkit.training.loop import train
     from labkit.training.recipe import Recipe
 
@@ -342,7 +342,7 @@ def check_speed() -> Check:
     run = train(Recipe(), each_step=lambda recorder: time.monotonic() > deadline, progress=False)
     if run.facts["stopped"] == "interrupted":  # `train` keeps what it has; here Ctrl-C means stop
         raise KeyboardInterrupt
-    if run.facts["stopped"] != "on request" and not run.accuracy >= LEARNED["mnist"]:
+    if run.facts["stopped"] != "on request" and not run.accuracy >= MEASURES[ACCURACY].learned["mnist"]:
         found = f"the standard recipe reached {run.accuracy:.1%}; 92 to 93 % are expected"
         return problem(found, f"torch gives wrong results here; reinstall it: {install()}")
     speed = len(run) / run.facts["seconds"]

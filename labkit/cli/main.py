@@ -8,10 +8,10 @@ import os
 import sys
 
 from labkit import __version__
-from labkit.cli.commands import catalogue, course, evaluation, machine, runs, servers
+from labkit.cli.commands import catalogue, course, evaluation, machine, runs, servers, site
 from labkit.errors import MissingExtra
 
-GROUPS = (catalogue, runs, machine, course, evaluation, servers)  # in the order of `labkit --help`
+GROUPS = (catalogue, runs, machine, course, evaluation, servers, site)  # in the order of `labkit --help`
 
 
 def main(arguments: list[str] | None = None) -> int:

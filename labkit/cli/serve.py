@@ -1,5 +1,7 @@
-"""JupyterLab on the course, and the panels as a page without code: only on this machine by default."""
+"""JupyterLab on the course, the panels as a page without code, and the site: only on this machine by default."""
 
+import functools
+import http.server
 import os
 import secrets
 import socket
@@ -119,6 +121,31 @@ def play(*, port: int | None = None, ip: str = LOOPBACK, browser: bool = True, v
         words += [f"--MappingKernelManager.cull_idle_timeout={FORGOTTEN}", "--MappingKernelManager.cull_interval=60"]
         put_first("JUPYTER_PATH", folder)  # where Voila looks for templates
         Page.launch_instance([str(write_page(Path(folder))), *words])
+
+
+class SiteHandler(http.server.SimpleHTTPRequestHandler):
+    """Files of a site. Modules of scripts need their type, which some systems do not know."""
+
+    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {
+        ".mjs": "text/javascript",
+        ".js": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def log_message(self, format: str, *words: object) -> None:  # one line per file would hide the link
+        pass
+
+
+def site(folder: Path, *, port: int | None = None, browser: bool = True) -> None:
+    """Serve a built site on this machine, until Ctrl-C."""
+    port = free_port(LOOPBACK, port)
+    handler = functools.partial(SiteHandler, directory=str(folder))
+    url = f"http://{LOOPBACK}:{port}/"
+    with http.server.ThreadingHTTPServer((LOOPBACK, port), handler) as server:
+        print(f"The site is at {url}\nCtrl-C ends it.", flush=True)
+        if browser:
+            webbrowser.open(url)
+        server.serve_forever()
 
 
 def with_a_limit(handler: type, most: int) -> type:

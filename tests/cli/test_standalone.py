@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cli.standalone.gather import script
+from labkit.course.standalone.gather import script
 from labkit.failures.catalogue import FAILURES
 from labkit.training.data import embedded_folder
 

@@ -84,7 +84,7 @@ WORDS = (
 )  # fmt: skip
 COMMANDS = (
     "list", "explain", "run", "diagnose", "data", "poster", "clinic", "atlas", "landscape", "lessons", "ward", "new",
-    "doctor", "bench", "lab", "play",
+    "doctor", "bench", "lab", "play", "treat", "folklore",
 )  # fmt: skip
 
 
@@ -97,6 +97,7 @@ def nothing_is_done(monkeypatch, tmp_path):
     """Commands run in an empty folder, and stop where they would train, download, measure or serve."""
     from labkit.cli import bench, doctor, serve
     from labkit.diagnosis import landscape_examples
+    from labkit.diagnosis.treatment import experiment
     from labkit.training import data, loop, parallel
 
     def stop(*_, **__):
@@ -113,6 +114,7 @@ def nothing_is_done(monkeypatch, tmp_path):
     monkeypatch.setattr(serve, "optional", lambda module, **words: servers.get(module) or real(module, **words))
     monkeypatch.setattr(doctor, "main", stop)
     monkeypatch.setattr(bench, "measure", stop)
+    monkeypatch.setattr(experiment.Experiment, "run", stop)
     for name in ("PYTHONPATH", "JUPYTER_PATH"):  # put back afterwards
         monkeypatch.setenv(name, "")
     monkeypatch.chdir(tmp_path)

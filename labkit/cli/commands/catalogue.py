@@ -38,7 +38,7 @@ def explain_mode(options) -> None:
 
     mode = FAILURES[options.name]
     if options.script:
-        from labkit.cli.standalone.gather import script
+        from labkit.course.standalone.gather import script
 
         return print(script(mode))
     show_json(report.mode_as_values(mode)) if options.json else print(report.mode_in_words(mode))

@@ -88,9 +88,15 @@ def add_ward(commands) -> None:
     made.add_argument("--patients", type=int, default=6, metavar="N", help="number of patients (default: 6)")
     made.add_argument("--check", action="store_true", help="for instructors: print each failure and its cure")
     made.add_argument(
+        "--try",
+        dest="let_try",
+        action="store_true",
+        help="for instructors: let `labkit treat` find and prove the cures",
+    )
+    made.add_argument(
         "--renew", action="store_true", help="train all failures on all nets, and regenerate the list of verified cases"
     )
-    add_jobs(made, " with --renew")
+    add_jobs(made, " with --renew and --try")
 
 
 def hold_ward(options) -> None:
@@ -99,6 +105,11 @@ def hold_ward(options) -> None:
 
     if options.renew:
         return print(f"{regenerate(jobs=options.jobs)} verified cases")
+    if options.let_try:
+        from labkit.course.ward.tried import in_words, tried
+
+        rows = tried(options.seed, options.patients, jobs=options.jobs)
+        return show_json(rows) if options.json else print(in_words(rows))
     admitted = ward(options.seed, options.patients)
     if options.check:
         rows = truth(options.seed, options.patients)

@@ -1,4 +1,4 @@
-"""How far a diagnosis can be trusted, and which failures look alike: clinic, atlas."""
+"""How far a diagnosis can be trusted, which failures look alike, and which sayings hold: clinic, atlas, folklore."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ OLD_SPLITS = {"judging": "held-out", "setting": "development", "judged": "retire
 def add(commands) -> None:
     add_clinic(commands)
     add_atlas(commands)
+    add_folklore(commands)
 
 
 def add_clinic(commands) -> None:
@@ -22,10 +23,21 @@ def add_clinic(commands) -> None:
     made.add_argument(
         "--foreign", action="store_true", help="evaluate on plain PyTorch programs that are not recipes of the lab"
     )
+    made.add_argument(
+        "--treat", action="store_true", help="with --foreign: evaluate how many faults `labkit treat` cures"
+    )
+    made.add_argument("--sample", type=int, metavar="N", help="with --treat: N faults, some of each (default: all)")
     made.add_argument("--programs", metavar="A,B,...", help="with --foreign: only these programs (default: all)")
     made.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: 5 with --contract, else 1)")
     made.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed of the contract (default: 0)")
     made.add_argument("--healthy", type=int, default=200, metavar="N", help="number of healthy runs (default: 200)")
+    made.add_argument(
+        "--harder",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --foreign: so many more healthy runs under harder conditions, such as noise (default: 0)",
+    )
     made.add_argument("--modes", metavar="A,B,...", help="only these modes (default: all)")
     made.add_argument(
         "--dataset", default="mnist", help="mnist (default) or cifar10; without --contract also mnist,cifar10"
@@ -57,9 +69,12 @@ def hold_clinic(options) -> int:
     from pathlib import Path
 
     from labkit.diagnosis.evaluation import contract
+    from labkit.errors import RecipeError
     from labkit.training.parallel import on_cluster
 
     names = options.modes.split(",") if options.modes else None
+    if options.treat and not options.foreign:
+        raise RecipeError("--treat needs --foreign: recipes of the lab have cures of their own, see --contract")
     if options.foreign:
         with on_cluster(options.dask):
             return hold_foreign_clinic(names, options)
@@ -99,12 +114,16 @@ def hold_foreign_clinic(modes, options) -> int:
         raise RecipeError("--foreign and --contract: choose one; foreign programs have no contract")
     if options.out and not options.out.endswith(".md"):
         raise RecipeError(f"--out with --foreign: expected a file that ends in .md, got {options.out!r}")
+    programs = options.programs.split(",") if options.programs else None
+    if options.treat:
+        return hold_treatments(programs, options)
     found = clinic.hold(
         options.split,
-        programs=options.programs.split(",") if options.programs else None,
+        programs=programs,
         modes=modes,
         seeds=1 if options.seeds is None else options.seeds,
         healthy=options.healthy,
+        harder=options.harder,
         jobs=options.jobs,
         folder=Path(options.runs) if options.runs else None,
         kept_only=options.kept,
@@ -113,6 +132,27 @@ def hold_foreign_clinic(modes, options) -> int:
     if options.out:
         with written_whole(options.out) as stream:
             stream.write(report.in_markdown(found, clinic_command(options)).encode())
+    return 0
+
+
+def hold_treatments(programs, options) -> int:
+    from pathlib import Path
+
+    from labkit.diagnosis.evaluation.foreign import treatments
+    from labkit.recording.files import written_whole
+
+    found = treatments.hold(
+        options.split,
+        programs=programs,
+        healthy=options.healthy,
+        sample=options.sample,
+        jobs=options.jobs,
+        folder=Path(options.runs) if options.runs else None,
+    )
+    show_json(treatments.as_plain(found)) if options.json else print(treatments.as_text(found))
+    if options.out:
+        with written_whole(options.out) as stream:
+            stream.write(treatments.in_markdown(found, clinic_command(options)).encode())
     return 0
 
 
@@ -154,8 +194,9 @@ def show_evaluation(found, options) -> int:
 def clinic_command(options) -> str:
     """The command that repeats this evaluation; defaults are left out."""
     usual = {"split": "held-out", "seeds": None, "healthy": 200, "modes": None, "dataset": "mnist", "programs": None}
+    usual |= {"sample": None} | ({"harder": 0} if options.foreign else {})
     asked = ((name, getattr(options, name)) for name in usual)
-    start = "labkit clinic --foreign" if options.foreign else "labkit clinic"
+    start = "labkit clinic" + " --foreign" * options.foreign + " --treat" * options.treat
     return " ".join([start, *(f"--{name} {value}" for name, value in asked if value != usual[name])])
 
 
@@ -180,3 +221,61 @@ def show_atlas(options) -> None:
         return print(look_alikes.tables_as_text(studies))
     tables = {"look_alikes": look_alikes.look_alikes(studies), "lead_times": look_alikes.lead_times(studies)}
     show_json({name: [dataclasses.asdict(row) for row in rows] for name, rows in tables.items()})
+
+
+def add_folklore(commands) -> None:
+    about = "try what people say about training on real runs: which claims hold, by how much, and where?"
+    made = command(commands, "folklore", audit_folklore, about)
+    made.add_argument("--claims", metavar="A,B,...", help="only these claims (default: all)")
+    made.add_argument("--seeds", type=int, metavar="N", help="number of seeds (default: 5, or 3 where runs are slow)")
+    add_jobs(made)
+    made.add_argument("--runs", metavar="FOLDER", help="store trained runs here, and reuse those that are stored")
+    made.add_argument("--kept", action="store_true", help="train nothing: use the results that are stored beside --out")
+    made.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the page, .md, and the results beside it, .json; those of other claims are kept",
+    )
+
+
+def audit_folklore(options) -> int:
+    from pathlib import Path
+
+    from labkit.diagnosis.evaluation.folklore import page, results
+    from labkit.diagnosis.evaluation.folklore.collection import CLAIMS, chosen
+    from labkit.errors import RecipeError
+    from labkit.recording.files import written_whole
+
+    asked, all_claims = chosen(options.claims), list(CLAIMS.values())
+    if options.out and not options.out.endswith(".md"):
+        raise RecipeError(f"--out: expected a file that ends in .md, got {options.out!r}")
+    if options.kept and not options.out:
+        raise RecipeError("--kept: name the page with --out FILE.md; the results are read from FILE.json")
+    stored = Path(options.out).with_suffix(".json") if options.out else None
+    known = results.load(stored, all_claims) if stored else []
+    if not options.kept:
+        known = measured_claims(asked, known, stored, options)
+    shown = [each for each in known if each.claim in asked]
+    show_json([results.as_plain(each) for each in shown]) if options.json else print(page.as_text(shown))
+    if options.out:
+        with written_whole(options.out) as stream:
+            stream.write(page.in_markdown(known, all_claims).encode())
+    return 0
+
+
+def measured_claims(asked, known, stored, options) -> list:
+    """Train and measure; after each claim all results are stored, so that Ctrl-C loses those of one claim at most."""
+    from pathlib import Path
+
+    from labkit.diagnosis.evaluation.folklore import audit, results
+
+    folder = Path(options.runs) if options.runs else None
+    new = audit.audit(asked, seeds=options.seeds, jobs=options.jobs, folder=folder)
+    runs, missing, seconds = audit.estimate(asked, options.seeds, folder=folder)
+    words = f"{len(asked)} claims, {runs} runs, {missing} of them to train"
+    print(f"{words}: about {seconds / 60:.0f} minutes of one core", file=sys.stderr)
+    for result in new:
+        known = results.merged(known, result)
+        if stored:
+            results.save(known, stored)
+    return known

@@ -1,13 +1,14 @@
-"""Train a failure mode, read a recorded run, draw the loss landscape: run, diagnose, landscape."""
+"""Train a failure mode, read a recorded run, treat a program, draw a landscape: run, diagnose, treat, landscape."""
 
 import sys
 
-from labkit.cli.commands.arguments import add_dataset, add_seed, command, show_json
+from labkit.cli.commands.arguments import add_dataset, add_jobs, add_seed, command, show_json
 
 
 def add(commands) -> None:
     add_run(commands)
     add_diagnose(commands)
+    add_treat(commands)
     add_landscape(commands)
 
 
@@ -27,9 +28,10 @@ def add_run(commands) -> None:
 def run_mode(options) -> None:
     from labkit.diagnosis import report
     from labkit.diagnosis.study import study
-    from labkit.training.recipe import Recipe
+    from labkit.failures.catalogue import FAILURES
 
-    changes = {name: value for text in options.set for name, value in Recipe.parse(text).items()}
+    parse = type(FAILURES[options.name].sick).parse  # a language model has more entries
+    changes = {name: value for text in options.set for name, value in parse(text).items()}
     if options.out:
         from labkit.drawing.plots import picture_kind
 
@@ -44,9 +46,11 @@ def run_mode(options) -> None:
 
 
 def add_diagnose(commands) -> None:
-    about = "diagnose a recorded run: .npz, .csv or a TensorBoard folder"
+    about = "diagnose a recorded run: .npz, .csv, an exported scalar (.json) or a TensorBoard folder"
     made = command(commands, "diagnose", diagnose_file, about)
-    made.add_argument("file", help="a saved run, a CSV log or a TensorBoard folder")
+    made.add_argument(
+        "file", help="a saved run, a CSV log, a scalar exported from TensorBoard, or a TensorBoard folder"
+    )
 
 
 def diagnose_file(options) -> None:
@@ -60,6 +64,40 @@ def diagnose_file(options) -> None:
     if options.json:
         return show_json([dataclasses.asdict(found) for found in diagnose(run)])
     print(report.exam(run))
+
+
+def add_treat(commands) -> None:
+    about = "run a training script, diagnose it, try prescriptions as experiments, and prove the cure"
+    made = command(commands, "treat", treat_script, about)
+    made.add_argument(
+        "script",
+        metavar="SCRIPT[:FUNCTION]",
+        help="a script that calls labkit.watch around its loop, or has a function of `watch`",
+    )
+    made.add_argument("--budget", default="60", help="number of runs (default: 60), or a time such as 90s or 10min")
+    made.add_argument("--measure", metavar="NAME", help="validation result to judge by; -NAME where lower is better")
+    add_jobs(made)
+    made.add_argument("--dask", metavar="ADDRESS", help="address of a Dask cluster to run on, where the script is too")
+    made.add_argument("--out", metavar="FILE", help="plot the arms: .png, .pdf or .svg")
+
+
+def treat_script(options) -> int:
+    if options.out:
+        from labkit.drawing.plots import picture_kind
+
+        picture_kind(options.out)  # a wrong file type is an error before any training
+    from labkit.diagnosis.treatment.treat import treat
+    from labkit.training.parallel import on_cluster
+
+    budget = int(options.budget) if options.budget.isdigit() else options.budget
+    with on_cluster(options.dask):
+        answer = treat(options.script, budget=budget, measure=options.measure, jobs=options.jobs)
+    print(answer.to_json() if options.json else answer)
+    if options.out:
+        from labkit.drawing.plots import save
+
+        print(f"\npicture: {save(answer.plot().figure, options.out)}", file=sys.stderr)
+    return 0
 
 
 def add_landscape(commands) -> None:

@@ -1,1 +1,0 @@
-"""A failure mode as one standalone PyTorch script."""
