@@ -67,7 +67,9 @@ def build(
     begun = time.monotonic()
     for name in ("jinja2", "markdown_it", "pygments", "latex2mathml"):
         optional(name, **text.NEEDS)
-    folder = emptied(Path(out))
+    if pyodide and not (Path(pyodide) / "pyodide.mjs").exists():
+        raise RecipeError(f"{pyodide}: expected a folder with pyodide.mjs and a wheel of numpy")
+    folder = usable(Path(out))
     trained: list[str] = []
     kept = recorded.load()
     if record:
@@ -77,6 +79,7 @@ def build(
     twice = {page.path for page in pages if sum(page.path == other.path for other in pages) > 1}
     if twice:
         raise RecipeError(f"two pages go to {sorted(twice)[0]}; give one of their sources another name")
+    empty(folder)  # only now: until here, a site that was built before stands
     Writer(folder, url.rstrip("/") + "/" if url else "").write(pages)
     write_files(folder, sources, pages, url, pyodide)
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -85,17 +88,21 @@ def build(
     return Built(folder, [page.path for page in pages], size, time.monotonic() - begun, trained, found)
 
 
-def emptied(folder: Path) -> Path:
-    """An empty folder; one that holds other things than a site built before is refused."""
+def usable(folder: Path) -> Path:
+    """The folder, if it may be emptied: one that holds other things than a site built before is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise RecipeError(f"{folder} is a file; expected a folder (--out)")
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise RecipeError(f"{folder} is not empty, and no site was built there; expected a new folder (--out)")
+    return folder
+
+
+def empty(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    (folder / MARK).write_text(
-        "A site built by `labkit site`. It is emptied before it is built again.\n", encoding="utf-8"
-    )
-    return folder
+    mark = "A site built by `labkit site`. It is emptied before it is built again.\n"
+    (folder / MARK).write_text(mark, encoding="utf-8")
 
 
 def all_pages(sources: Sources, pyodide: bool) -> list[Page]:
@@ -184,8 +191,6 @@ def write_files(folder: Path, sources: Sources, pages: list[Page], url: str, pyo
         with written_whole(folder / name) as stream:
             stream.write(content)
     if pyodide:
-        if not (Path(pyodide) / "pyodide.mjs").exists():
-            raise RecipeError(f"{pyodide}: expected a folder with pyodide.mjs and a wheel of numpy")
         shutil.copytree(pyodide, folder / "diagnose/pyodide")
 
 

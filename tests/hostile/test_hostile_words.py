@@ -84,7 +84,7 @@ WORDS = (
 )  # fmt: skip
 COMMANDS = (
     "list", "explain", "run", "diagnose", "data", "poster", "clinic", "atlas", "landscape", "lessons", "ward", "new",
-    "doctor", "bench", "lab", "play", "treat", "folklore",
+    "doctor", "bench", "lab", "play", "treat", "folklore", "site",
 )  # fmt: skip
 
 
@@ -98,6 +98,7 @@ def nothing_is_done(monkeypatch, tmp_path):
     from labkit.cli import bench, doctor, serve
     from labkit.diagnosis import landscape_examples
     from labkit.diagnosis.treatment import experiment
+    from labkit.site import build
     from labkit.training import data, loop, parallel
 
     def stop(*_, **__):
@@ -115,6 +116,7 @@ def nothing_is_done(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "main", stop)
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(experiment.Experiment, "run", stop)
+    monkeypatch.setattr(build, "all_pages", stop)
     for name in ("PYTHONPATH", "JUPYTER_PATH"):  # put back afterwards
         monkeypatch.setenv(name, "")
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """The web edition: it is built once here, checked page by page, and used in a real browser, opened from files."""
 
 import functools
+import html
 import http.server
 import json
 import os
@@ -19,13 +20,14 @@ from helpers import ROOT
 
 from labkit.cli.main import main
 from labkit.cli.serve import LOOPBACK, SiteHandler
+from labkit.course.checks import prediction_of
 from labkit.course.ward.game import RIGHT
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
-from labkit.course.checks import prediction_of
 from labkit.site import build, bundle, check, patients, recorded, sliders, symptoms
 from labkit.site.messages import MESSAGES
 from labkit.site.sources import Sources
+from labkit.site.text import rendered
 
 HEADINGS = [
     "Looks like", "The curves of a real run", "The instrument that gives it away", "Why", "Check first", "Cure",
@@ -98,14 +100,17 @@ def test_lessons_do_not_show_answers(site):
         assert any("### BEGIN SOLUTION" in "".join(cell["source"]) for cell in solution)
         assert "You chose" not in page
         for id in re.findall(r'"labkit\.predict\(\\"(\d\d\.0[a-z]?)\\", ', path.read_text(encoding="utf-8")):
-            why = html.escape(prediction_of(id).why)
-            assert page.count(why) == 1 and f"<summary>What the run showed</summary><p>{prediction_of(id).correct}." in page
+            asked = prediction_of(id)
+            assert page.count(html.escape(asked.why)) == 1
+            assert f"<summary>What the run showed</summary><p>{asked.correct}." in page
 
 
 def test_figures_of_lessons_are_files_and_formulas_are_mathml(site):
     page = text(site, "course/11_the_loss_landscape.html")
     assert "data:image" not in page and page.count('<img class="output figure"') >= 15
-    assert page.count("<math") >= 30 and r"\frac" not in page and "$" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.S)
+    assert page.count("<math") >= 30
+    prose = re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
+    assert r"\frac" not in prose and "$" not in prose
 
 
 def test_dollars_in_code_and_prices_are_no_formulas():
@@ -184,6 +189,21 @@ def test_a_folder_with_other_things_is_not_emptied(tmp_path):
     with pytest.raises(RecipeError, match="is not empty"):
         build.build(tmp_path, root=ROOT)
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_file_is_not_replaced_by_a_folder(tmp_path):
+    (tmp_path / "site").write_text("a letter", encoding="utf-8")
+    with pytest.raises(RecipeError, match="is a file"):
+        build.build(tmp_path / "site", root=ROOT)
+
+
+def test_a_site_stands_until_the_next_can_be_built(tmp_path):
+    old = tmp_path / "site" / build.MARK
+    old.parent.mkdir()
+    old.touch()
+    with pytest.raises(RecipeError, match="at the top of a clone"):
+        build.build(tmp_path / "site", root=tmp_path)
+    assert old.exists()
 
 
 def test_outside_of_a_clone_it_says_so(tmp_path):
