@@ -1,5 +1,6 @@
 """Which values a knob of a recipe may have: one rule each, for checks, for the command line and for sliders."""
 
+import contextlib
 import math
 import sys
 from dataclasses import dataclass
@@ -56,6 +57,9 @@ class Number:
             return None
         if text in self.words:
             return text
+        if self.whole:
+            with contextlib.suppress(ValueError):
+                return int(text)  # as a float, a number above 2**53 would become another one
         try:
             value = float(text)
         except ValueError:

@@ -57,6 +57,7 @@ def test_a_bad_value_is_told_what_was_expected_and_what_came(rule, value, expect
     ("rule", "text", "value"),
     [
         (RATE, "3", 3.0), (RATE, "1e-3", 0.001), (COUNT, "12", 12), (COUNT, "1e4", 10_000),
+        (COUNT, str(2**53 + 1), 2**53 + 1),  # no float has this value
         (SCALE, "None", None), (SCALE, "dynamic", "dynamic"), (SCALE, "1024", 1024.0),
         (COLOUR, "red", "red"), (Flag(), "True", True), (Flag(), "no", False), (Flag(), "1", True),
     ],
