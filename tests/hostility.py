@@ -20,7 +20,7 @@ AMOUNT = int(os.environ.get("LABKIT_HOSTILE", QUICK))
 SEED = int(os.environ.get("LABKIT_HOSTILE_SEED", 0))
 CLEAR = (RecipeError, RunError, UnknownFailure)  # the errors that say what was expected, what came and what to do
 
-COUNTS: dict[str, Counter] = {}  # test -> how many inputs were tried, got a clear error, and gave a traceback
+COUNTS: dict[str, Counter] = {}  # test -> how many inputs were tried, accepted, got a clear error, gave a traceback
 
 # The same inputs in every run, so that a failure can be repeated; no deadline, because the machine may be busy.
 drawn = settings(
@@ -28,10 +28,15 @@ drawn = settings(
 )
 
 
+def counts() -> Counter:
+    """Of the test that runs now."""
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].partition(" ")[0]
+    return COUNTS.setdefault(test, Counter())
+
+
 def count(what: str) -> None:
     """One more, for the table at the end of `make hostile`."""
-    test = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].partition(" ")[0]
-    COUNTS.setdefault(test, Counter())[what] += 1
+    counts()[what] += 1
 
 
 def hostile(test: Callable) -> Callable:
@@ -49,6 +54,17 @@ def hostile(test: Callable) -> Callable:
 
     test.hypothesis.inner_test = counted
     return drawn(test)
+
+
+def both_ways(test: Callable) -> Callable:
+    """A hostile test that fails unless at least a tenth of its inputs are accepted, and a tenth refused."""
+
+    @functools.wraps(test)
+    def whole(*given, **named):
+        test(*given, **named)
+        assert min(counts()["accepted"], counts()["clear errors"]) >= counts()["tried"] / 10, dict(counts())
+
+    return whole
 
 
 NUMBERS = (

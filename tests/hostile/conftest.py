@@ -10,5 +10,5 @@ def pytest_terminal_summary(terminalreporter):
 
     terminalreporter.section("hostile inputs")
     terminalreporter.line(f"{'tried':>8}{'clear errors':>14}{'failed':>8}  test")
-    for test, counts in COUNTS.items():
-        terminalreporter.line(f"{counts['tried']:8}{counts['clear errors']:14}{counts['failed']:8}  {test}")
+    for test, found in COUNTS.items():
+        terminalreporter.line(f"{found['tried']:8}{found['clear errors']:14}{found['failed']:8}  {test}")

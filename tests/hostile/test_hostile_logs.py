@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import hand_made
-from hostility import TEXTS, chances, damaged, summary, tracebacks
+from hostility import AMOUNT, TEXTS, chances, damaged, summary, tracebacks
 
 from labkit.cli.main import main
 from labkit.diagnosis.report import exam
@@ -79,8 +79,15 @@ def use(run: Run, folder: Path) -> None:
 
 
 def test_edited_tables_are_refused_or_read(folder):
-    found = tracebacks(chances("tables"), lambda chance: use(logs.read(written(chance, folder)), folder))
+    accepted = []
+
+    def read(chance: random.Random) -> None:
+        accepted.append(logs.read(written(chance, folder)))
+        use(accepted[-1], folder)
+
+    found = tracebacks(chances("tables"), read)
     assert not found, summary(found)
+    assert AMOUNT / 10 <= len(accepted) < AMOUNT * 9 / 10  # both ways out were taken, not one alone
 
 
 def test_damaged_event_files_are_refused_or_read(folder):
@@ -88,13 +95,16 @@ def test_damaged_event_files_are_refused_or_read(folder):
     made = logs.to_tensorboard(hand_made(), folder / "events")
     [path] = [each for each in made.rglob("*tfevents*")]
     content = path.read_bytes()
+    accepted = []
 
     def read(chance: random.Random) -> None:
         path.write_bytes(damaged(content, chance))
-        use(logs.read(path.parent), folder)
+        accepted.append(logs.read(path.parent))
+        use(accepted[-1], folder)
 
     found = tracebacks(chances("events"), read)
     assert not found, summary(found)
+    assert AMOUNT / 10 <= len(accepted) < AMOUNT  # the records before the damage are read, unless none is left
 
 
 # --- one kind of log each -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hostility import CLEAR, NUMBERS, ODD, TEXTS, chances, count, hostile, summary, tracebacks
+from hostility import CLEAR, NUMBERS, ODD, TEXTS, both_ways, chances, count, hostile, summary, tracebacks
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -20,6 +20,7 @@ from labkit.panels.panel_state import PanelState
 from labkit.recording.facts import is_text
 from labkit.training import run_store
 from labkit.training.recipe import Recipe
+from labkit.training.rules import LARGEST, Flag, Number, OneOf
 
 ENTRIES = tuple(Recipe.__dataclass_fields__)
 KNOWN = sorted({name for each in Recipe.__dataclass_fields__.values() for name in each.metadata.get("known", ())})
@@ -41,6 +42,35 @@ values = some.one_of(
 texts = some.one_of(some.text(), some.sampled_from(TEXTS), values.map(str), some.sampled_from(NUMBERS).map(str))
 
 
+def fitting(name: str) -> some.SearchStrategy:
+    """Values that this entry of a recipe may have."""
+    about = Recipe.__dataclass_fields__[name].metadata
+    rule = about.get("rule")
+    if not isinstance(rule, Number):
+        choices = rule.names if isinstance(rule, OneOf) else (True, False) if isinstance(rule, Flag) else about["known"]
+        return some.sampled_from(sorted(choices))
+    low, high = max(rule.low, -1e9), min(rule.high, 1e9)
+    if rule.whole:
+        numbers = some.integers(int(low) + rule.above, int(high)) | some.just(int(min(LARGEST, rule.high)))
+    else:
+        numbers = some.floats(low, high, exclude_min=rule.above)
+    return numbers | some.sampled_from((*rule.words, *[None] * rule.optional)) if rule.optional else numbers
+
+
+fitting_changes = some.lists(some.sampled_from(ENTRIES), max_size=4, unique=True).flatmap(
+    lambda chosen: some.fixed_dictionaries({name: fitting(name) for name in chosen})
+)
+odd_changes = some.dictionaries(names, values, min_size=1, max_size=4)
+mixed_changes = some.tuples(fitting_changes, some.dictionaries(names, values, min_size=1, max_size=1)).map(
+    lambda both: both[0] | both[1]
+)
+
+
+def half(fits: some.SearchStrategy, odd: some.SearchStrategy) -> some.SearchStrategy:
+    """Half of each, however many kinds of odd values there are."""
+    return some.booleans().flatmap(lambda which: fits if which else odd)
+
+
 def clear(error: BaseException) -> bool:
     """Does it say something, in a message of bounded length, that can be printed?"""
     count("clear errors")
@@ -50,26 +80,44 @@ def clear(error: BaseException) -> bool:
 # --- recipes --------------------------------------------------------------------------------------
 
 
+@both_ways
 @hostile
-@given(some.dictionaries(names, values, min_size=1, max_size=4))
+@given(half(fitting_changes, mixed_changes | odd_changes))
 def test_a_recipe_is_made_or_refused(changes):
     try:
         made = Recipe().but(**changes)
     except CLEAR as error:
         assert clear(error)
         return
+    count("accepted")
     assert made.changes_from(Recipe()).keys() <= changes.keys()
     json.dumps(made.summary())
     run_store.key_of(made)
 
 
+fitting_entries = some.sampled_from(ENTRIES).flatmap(lambda name: some.tuples(some.just(name), fitting(name)))
+fitting_assignments = fitting_entries.map(lambda entry: f"{entry[0]}={entry[1]}")
+
+
 @hostile
-@given(some.tuples(names, texts).map("=".join) | texts)
+@given(fitting_entries)
+def test_an_entry_is_read_back_from_its_own_words(entry):
+    name, value = entry
+    assert Recipe.parse(f"{name}={value}") == {name: value}
+
+
+@both_ways
+@hostile
+@given(half(fitting_assignments, some.tuples(names, texts).map("=".join) | texts))
 def test_an_assignment_is_read_or_refused(words):
     try:
-        Recipe().but(**Recipe.parse(words))
+        changes = Recipe.parse(words)
+        made = Recipe().but(**changes)
     except CLEAR as error:
         assert clear(error)
+        return
+    count("accepted")
+    assert changes.items() <= made.summary().items()
 
 
 # --- command lines --------------------------------------------------------------------------------
@@ -157,6 +205,7 @@ def test_every_command_is_known_to_this_test():
 @pytest.mark.parametrize("option", ["--ip", "--port", "--visitors", "folder"])
 def test_where_a_server_listens_is_valid_or_refused(command, option, nothing_is_done):
     """Random command lines rarely get as far as this: every odd value, alone."""
+    codes = []
     for value in TEXTS:
         words = [command, value] if option == "folder" else [command, "--port=8765", f"{option}={value}"]
         with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(io.StringIO()):
@@ -165,6 +214,8 @@ def test_where_a_server_listens_is_valid_or_refused(command, option, nothing_is_
             except (Valid, SystemExit) as ended:
                 code = getattr(ended, "code", 0)
         assert code == 0 or (code == 2 and told.getvalue().strip()), (words, code)
+        codes.append(code)
+    assert 2 in codes  # an empty string may be valid, and not all of these can be
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["bench"], ["bench", "--out", "page.md"], ["lab", "."], ["play"]])
@@ -181,16 +232,23 @@ heads = some.one_of(
 presets = some.one_of(some.sampled_from(("", "/sick", "/healthy", "/cure", "/cure2", "/aid9", "/")), some.text())
 places = some.one_of(some.sampled_from(("", "@mnist", "@cifar10", "@", "@nowhere")), some.text())
 assignments = some.lists(some.tuples(names, texts).map("=".join), max_size=4).map(",".join)
+odd_states = some.tuples(heads, presets, places, some.just(":"), assignments).map("".join)
+copied_states = some.tuples(
+    some.sampled_from(list(FAILURES)), some.sampled_from(("", "/sick", "/healthy", "/cure")), some.just(":"),
+    some.lists(fitting_assignments, max_size=4).map(",".join),
+).map("".join)  # fmt: skip
 
 
+@both_ways
 @hostile
-@given(some.one_of(some.text(), values, some.tuples(heads, presets, places, some.just(":"), assignments).map("".join)))
+@given(half(copied_states, some.one_of(some.text(), values, odd_states)))
 def test_a_pasted_state_is_read_or_refused(state):
     try:
         made = PanelState.read(state)
     except CLEAR as error:
         assert clear(error)
         return
+    count("accepted")
     again = PanelState.read(str(made))
     assert again.recipe == made.recipe and again.preset == made.preset  # what was copied can be pasted
     compile(made.code(), "code", "exec")
@@ -198,42 +256,53 @@ def test_a_pasted_state_is_read_or_refused(state):
 
 # --- the ward -------------------------------------------------------------------------------------
 
-treatments = some.one_of(some.none(), texts, some.sampled_from(list(prescriptions.code_changes())), values)
+known_treatments = some.none() | some.sampled_from(list(prescriptions.code_changes()))
 
 
+@both_ways
 @hostile
-@given(treatments, some.dictionaries(names, values, max_size=4))
+@given(half(known_treatments, texts | values), half(fitting_changes, odd_changes))
 def test_a_prescription_is_checked_before_anything_is_trained(code, settings):
     try:
         prescriptions.check(code, settings)
     except CLEAR as error:
         assert clear(error)
         return
+    count("accepted")
     for name, most in prescriptions.LARGEST.items():
         assert settings.get(name, 0) <= most
     prescriptions.apply(Recipe(), code, settings)
 
 
+@both_ways
 @hostile
-@given(values, values, values)
+@given(half(some.integers(0, 2**40), values), half(some.integers(1, 12), values), half(some.text(), values))
 def test_a_ward_is_admitted_or_refused(seed, patients, student):
     try:
         admitted = ward(seed, patients, student)
     except CLEAR as error:
         assert clear(error)
         return
+    count("accepted")
     assert len(admitted) == patients
 
 
+@both_ways
 @hostile
-@given(values, values)
+@given(half(some.integers(1, 3), values), values)
 def test_patients_and_their_instruments_are_found_or_refused(number, name):
     admitted = ward(0, 3)
-    for ask in (lambda: admitted[number], lambda: admitted[1].order(name), lambda: admitted[1].name(name)):
+    for ask in (
+        lambda: admitted[number].number == number,
+        lambda: admitted[1].order(name),
+        lambda: admitted[1].name(name),
+    ):
         try:
-            ask()
+            assert ask()
         except CLEAR as error:
             assert clear(error)
+        else:
+            count("accepted")
 
 
 @hostile
