@@ -85,6 +85,7 @@ class Chart(Plots):
     def begin(self, thing: dict[str, Run], steps: int, redraw: bool = False) -> None:
         known = known_by(thing, steps)
         with DRAWING:
+            self.unhide()
             self.sent = {}
             self.shown = False  # the background replaces the last picture with the first points, not before
             if known == self.known and not redraw:

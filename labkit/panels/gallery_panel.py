@@ -150,7 +150,7 @@ class Gallery(Stored):
         self.add_class("labkit-gallery")
         self.hide_names()
         self.view.picture.say(f"{len(self.cards)} cards. Click one to see it in full.")
-        self.view.picture.widget.layout.display = "none"  # nothing is chosen yet
+        self.view.picture.hide()  # nothing is chosen yet
         self.view.widget.layout.flex = "0 0 auto"  # below the cards, at its own height
         self.start()
 
@@ -216,7 +216,6 @@ class Gallery(Stored):
     def show_chosen(self, ticket: Ticket) -> Answer | None:
         """The chosen card, at once if it is remembered, then its twin beside it; None if it was cancelled."""
         card, exhibit = self.chosen, self.chosen.exhibit
-        self.view.picture.widget.layout.display = None
         self.view.verdict.value = ""
         run = self.view.train(exhibit.recipe, {}, ticket)
         if run is None:

@@ -52,7 +52,7 @@ PRESETS = {
     "no shift": HEALTHY.but(data=NO_SHIFT),
     "shifted twice": HEALTHY.but(data=second_next_tokens),
     "no positions": HEALTHY.but(positions="none"),
-    "rate of 0.1": HEALTHY.but(lr=0.1),
+    "lr 0.1": HEALTHY.but(lr=0.1),
 }
 KNOBS = (Knob("lr", (1e-3, 0.3), log=True), Knob("positions", ()), Knob("qk_norm", (False, True)))
 ABOUT = (

@@ -110,9 +110,8 @@ class PlotGrid:
         self.axes = list(grid[: len(panes)])
         for spare in grid[len(panes) :]:
             spare.set_axis_off()
-        width, height = (
-            self.figure.get_size_inches()
-        )  # margins in inches, set once: automatic layout is too slow for a frame
+        # Margins in inches, set once: automatic layout is too slow for a frame.
+        width, height = self.figure.get_size_inches()
         self.figure.subplots_adjust(0.75 / width, 0.52 / height, 1 - 0.12 / width, 1 - 0.3 / height, 0.3, 0.62)
 
     def compose(self, thing) -> None:
@@ -184,7 +183,7 @@ class Plots:
     """Several panes, and a status line that describes them: what a panel shows.
 
     `whole` shows finished runs. For a run that trains, `begin` prepares the background, and `grow` shows what is new.
-    `Picture` here is an image; `Chart` (chart.py) answers to the pointer.
+    `hide` until there is something to show. `Picture` here is an image; `Chart` (chart.py) answers to the pointer.
     """
 
     widget: ipywidgets.DOMWidget
@@ -201,6 +200,13 @@ class Plots:
         self.words = words
         self.status.value = status_html(words)
 
+    def hide(self) -> None:
+        """Take up no room until there is something to show."""
+        self.widget.layout.display = "none"
+
+    def unhide(self) -> None:
+        self.widget.layout.display = None
+
     def whole(self, thing: dict[str, Run], panes: Sequence[Pane] | None = None) -> None:
         """Show finished runs; on other panes than before, if they are given."""
         with DRAWING:
@@ -208,6 +214,7 @@ class Plots:
                 self.finished = PlotGrid(panes, min(self.columns, len(panes)), self.size)
             self.finished.compose(thing)
             self.show_finished()
+            self.unhide()
 
     def png(self) -> bytes:
         """The finished plots as an image: what is stored in a notebook."""
@@ -248,6 +255,7 @@ class Picture(Plots):
 
     def begin(self, thing: dict[str, Run], steps: int, redraw: bool = False) -> None:
         with DRAWING:
+            self.unhide()
             self.live.widened |= redraw
             self.live.begin(thing, steps)
 

@@ -50,6 +50,7 @@ class PhasePanel(Panel):
             self.paint(place)
         self.count()
         self.view.picture.say("Click a cell to see its curves.")
+        self.view.picture.hide()  # no cell is chosen yet
 
     def stored(self) -> dict[str, str]:
         """The grid, and below it the run of the chosen cell."""

@@ -94,7 +94,8 @@ class WardPanel(Stored):
         self.failure.value = self.code.value = ""
         for setting, value in self.settings:
             setting.value, value.value = "", ""
-        self.picture.layout.display, self.findings.value = "none", ""  # they belong to another patient
+        self.shown.hide()  # it belongs to another patient, as do the findings
+        self.findings.value = ""
         self.mark_shown(None)
         self.show_all()
         return self.order("loss", ticket)
@@ -113,7 +114,7 @@ class WardPanel(Stored):
     def prescribe(self, code: str | None = None, ticket: Ticket | None = None, **settings) -> Treated:
         treated = self.patient.prescribe(code, each_step=Steps(self, ticket), **settings)
         if treated.runs:
-            self.draw([plots.losses, plots.validation], treated.runs)
+            self.shown.whole(treated.runs, [plots.losses, plots.validation])
         self.findings.value = ""
         self.mark_shown(None)
         self.say(f"{treated.given}: {treated.words} {self.patient.grade}.")
@@ -122,7 +123,7 @@ class WardPanel(Stored):
 
     def reveal(self) -> Study:
         study = self.patient.reveal()
-        self.draw([plots.losses, plots.instrument(study.mode.shows)], study.runs)
+        self.shown.whole(study.runs, [plots.losses, plots.instrument(study.mode.shows)])
         self.findings.value = rows_html(truth_rows(study))
         self.mark_shown(None)
         self.say(f"Patient {self.patient.number} has: {study.mode.title}. {self.patient.grade}.")
@@ -204,15 +205,11 @@ class WardPanel(Stored):
         hidden = f"<span class='labkit-visually-hidden'> {html.escape(aloud)}</span>" if aloud else ""
         self.status.value = f"<span role='status' aria-live='polite'>{html.escape(words)}{hidden}</span>"
 
-    def draw(self, panes, thing) -> None:
-        self.shown.whole(thing, panes)
-        self.picture.layout.display = None
-
     def show_finding(self, finding: Finding) -> None:
         if finding.panes:
-            self.draw(finding.panes, {f"patient {self.patient.number}": finding.run})
+            self.shown.whole({f"patient {self.patient.number}": finding.run}, finding.panes)
         else:
-            self.picture.layout.display = "none"
+            self.shown.hide()
         self.findings.value = rows_html(finding.rows)
         self.mark_shown(finding.name)
         price = INSTRUMENTS[finding.name].price

@@ -49,6 +49,13 @@ def test_it_opens_empty_and_says_so(panel):
     assert all("not trained yet" in made.tooltip for made in panel.buttons.values())
 
 
+def test_charts_without_a_cell_to_show_take_up_no_room(panel):
+    shown = panel.view.picture.widget.layout
+    assert shown.display == "none" and "Click a cell" in text(panel.view.picture.status)
+    panel.respond((0.1, 2))
+    assert shown.display is None
+
+
 def test_exploring_fills_every_cell_with_letter_accuracy_and_colour(panel):
     panel.start()
     assert panel.worker.wait(120)
