@@ -1,6 +1,7 @@
 """Is one arm better than another? By the program's own validation measure, paired over seeds, with an interval."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,18 +13,21 @@ from labkit.errors import RecipeError
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss, label_shares
 
+# What names of measures contain, abbreviations of few letters as a word of their own; LOWER is asked first.
 LOWER = (
-    "loss", "error", "mse", "mae", "rmse", "perplexity", "ppl", "nll", "wer", "cer", "bits", "distance",
-    "deviance", "fid",
+    "loss", "error", "mse", "msle", "mae", "mape", "perplexity", "deviance", "distance", "entropy", "brier", "huber",
+    "regret", "negative", "false",
 )  # fmt: skip
+LOWER_WORDS = ("ppl", "nll", "wer", "cer", "bits", "fid", "ece", "bce", "ce", "kl", "fpr", "fnr", "err", "bpc")
 HIGHER = (
-    "acc", "r2", "iou", "f1", "auc", "dice", "precision", "recall", "map", "bleu", "rouge", "score", "reward",
-    "agreement",
-    "correlation", "hit", "ndcg", "mrr", "kappa", "top", "elbo", "likelihood", "return", "sensitivity", "specificity",
+    "acc", "r2", "f1", "iou", "auc", "auroc", "auprc", "dice", "precision", "recall", "bleu", "rouge", "score",
+    "reward", "agreement", "correlation", "ndcg", "kappa", "elbo", "likelihood", "return", "sensitivity", "specificity",
 )  # fmt: skip
+HIGHER_WORDS = ("map", "hit", "hits", "mrr", "top", "mcc", "psnr", "ssim", "tpr", "tnr", "true")
 # A gain counts from this share of what the better arm has learned. Healthy programs differ by 2 % to 15 % of theirs
 # between seeds; a fault that counts costs at least 20 %.
 MATERIAL = 0.1
+FAR = 10.0  # times the usual: an untreated program that diverged so far tells nothing about where it began
 # Student's t at 97.5 %, by degrees of freedom: an interval of 95 % from few seeds.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -75,10 +79,11 @@ TRAINING = "training loss"
 
 def direction(name: str) -> bool | None:
     """Is higher better? None where the name does not say."""
-    words = name.lower()
-    if any(each in words for each in LOWER):
+    plain = name.lower()
+    words = set(re.findall(r"[a-z]+\d?", plain)) | set(re.findall("[a-z]+", plain))  # "top5" is "top" too
+    if words & set(LOWER_WORDS) or any(each in plain for each in LOWER):
         return False
-    return True if any(each in words for each in HIGHER) else None
+    return True if words & set(HIGHER_WORDS) or any(each in plain for each in HIGHER) else None
 
 
 def chosen(results: Iterable[Result], asked: str | None = None) -> Measure:
@@ -145,7 +150,7 @@ def finite(score: float, floor: float) -> float:
 
 
 def floor_of(measure: Measure, results: Sequence[Result]) -> float:
-    """The score of a net that has learned nothing: a constant prediction's where it is known, else the worst seen."""
+    """The score of a net that has learned nothing: a constant prediction's where it is known, else as it was seen."""
     runs = [each.run for each in results if each.run is not None]
     if measure.higher and "acc" in measure.name.lower() and "balanced" not in measure.name.lower():
         shares = [label_shares(run) for run in runs]
@@ -155,7 +160,33 @@ def floor_of(measure: Measure, results: Sequence[Result]) -> float:
         return 0.0
     if not measure.higher:
         constants = [chance_loss(run) for run in runs]
-        if known := [each for each in constants if math.isfinite(each) and each > 0]:
+        known = [each for each in constants if math.isfinite(each) and each > 0]
+        if known and "loss" in measure.name.lower():
             return -min(known)
+        if begun := [each for result in results if (each := where_it_began(measure, result)) is not None]:
+            return where_arms_begin(
+                begun, [end for each in results if not each.arm.names for end in last(measure, each)]
+            )
     seen = [value for run in runs for value in measure.curve(run).values if math.isfinite(value)]
     return min(seen) if seen else 0.0
+
+
+def where_it_began(measure: Measure, result: Result) -> float | None:
+    """Of the first and the last value of an arm the worse: about where it began. None without a finite one."""
+    values = [value for value in measure.curve(result.run).values if math.isfinite(value)]
+    return min(values[0], values[-1]) if values else None
+
+
+def last(measure: Measure, result: Result) -> list[float]:
+    """The last value of an arm, if it is finite."""
+    return [value for value in measure.curve(result.run).values[-1:] if math.isfinite(value)]
+
+
+def where_arms_begin(begun: Sequence[float], untreated: Sequence[float]) -> float:
+    """Where nets begin, in the units of the measure: the median of all arms, or the untreated one that got no better.
+
+    The loss of a constant prediction does not help: a mean error in dollars has another unit than a loss of scaled
+    targets.
+    """
+    usual = float(np.median(begun))
+    return min(usual, max(min(untreated, default=usual), usual - FAR * abs(usual)))
