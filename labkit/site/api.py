@@ -23,7 +23,6 @@ ROOMS = {
     "panels": "Panels",
     "adapters": "Other libraries",
 }
-ADAPTERS = ("lightning", "huggingface", "skorch")
 
 
 def pages(sources: Sources) -> list[Page]:
@@ -32,7 +31,7 @@ def pages(sources: Sources) -> list[Page]:
 
 
 def public() -> dict[str, Any]:
-    """Every public name of labkit and what it is, with the modules of adapters and tools."""
+    """Every public name of labkit and what it is, with the tools that are called by their full name."""
     found = {name: getattr(labkit, name) for name in labkit.__all__ if not name.startswith("__")}
     return found | {f"tools.{name}": thing for name, thing in tools().items() if name not in found}
 
@@ -106,7 +105,7 @@ def documentation(thing: Any) -> str:
 
 def sentence(thing: Any) -> str:
     """The first sentence of its docstring."""
-    return re.split(r"(?<=[.;:])\s", " ".join(documentation(thing).split("\n\n")[0].split()), maxsplit=1)[0]
+    return re.split(r"(?<=\.)\s", " ".join(documentation(thing).split("\n\n")[0].split()), maxsplit=1)[0]
 
 
 LONG = 88

@@ -135,7 +135,7 @@ class Writer:
         self.templates = jinja2.Environment(
             loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        self.templates.filters["code"] = code_words
+        self.templates.filters |= {"code": code_words, "headings": text.headings, "arrows": text.arrows}
 
     def write(self, pages: list[Page]) -> None:
         for page in pages:
@@ -180,7 +180,7 @@ def write_files(folder: Path, sources: Sources, pages: list[Page], url: str, pyo
     )
     made |= {f"assets/{path.name}": path.read_bytes() for path in ASSETS.glob("*") if path.suffix not in (".css",)}
     made["diagnose/labkit.zip"] = bundle.archive()
-    made["diagnose/example.csv"] = bundle.example(sources)
+    made[f"diagnose/{bundle.EXAMPLE}"] = bundle.example(sources)
     made[".nojekyll"] = b""
     if url:
         base = url.rstrip("/") + "/"

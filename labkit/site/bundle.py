@@ -1,13 +1,16 @@
 """The diagnosis for the browser: the modules of labkit that read a run and name its failure, in one archive."""
 
 import io
+import json
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.site.browser.answer import answer
 from labkit.site.page import Page
 from labkit.site.sources import Sources
 
@@ -16,6 +19,7 @@ STAMP = (1980, 1, 1, 0, 0, 0)  # of every file in the archive: the same modules 
 PACKAGE = HERE.parent
 PYODIDE = "314.0.7"
 CDN = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
+EXAMPLE = "example.csv"
 MEGABYTES = 13  # pyodide 9.6 and numpy 3, compressed
 DATA = ("diagnosis/calibration.json",)
 # In a process without torch: what an import of the answer needs, which shows that it works as well.
@@ -68,14 +72,21 @@ def example(sources: Sources) -> bytes:
     return "\n".join(["step,loss", *rows, ""]).encode()
 
 
+def answer_to(content: bytes) -> str:
+    """What the page says about a log: the same code, run here."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / EXAMPLE
+        path.write_bytes(content)
+        return json.loads(answer(str(path)))["text"]
+
+
 def pages(sources: Sources, pyodide: bool) -> list[Page]:
     return [
         Page(
             "diagnose/index.html",
             "Diagnose your run in the browser",
             "Drop a CSV log, a scalar export of TensorBoard or a saved run on the page. The diagnosis runs in your "
-            "browser; the "
-            "file never leaves it.",
+            "browser; the file never leaves it.",
             "diagnose.html",
             "diagnose",
             {
@@ -83,6 +94,8 @@ def pages(sources: Sources, pyodide: bool) -> list[Page]:
                 "own": pyodide,
                 "pyodide": PYODIDE,
                 "megabytes": MEGABYTES,
+                "example": EXAMPLE,
+                "example_answer": answer_to(example(sources)),
                 "titles": {name: mode.title for name, mode in FAILURES.items()},
             },
             kind="diagnose",

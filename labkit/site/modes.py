@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.course.standalone import gather
 from labkit.diagnosis import calibration
-from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import FailureMode
 from labkit.failures.signs import LOOKS
 from labkit.recording.traces import TRACES
@@ -28,30 +28,34 @@ IN_TITLES = {
     "nothing": "a silent bug",
     "error": "an error in training",
 }
-
-
 # Of a run that is not recorded.
 UNKNOWN: dict[str, Any] = {"loss": [], "error": "", "found": []}
 
 
 def pages(sources: Sources) -> list[Page]:
     contract = contract_rows(sources)
-    return [index(sources), *(page_of(mode, sources, contract.get(mode.name, {})) for mode in FAILURES.values())]
+    ordered = [mode for modes in by_topic().values() for mode in modes]
+    made = [index(sources)]
+    for place, mode in enumerate(ordered):
+        page = page_of(mode, sources, contract.get(mode.name, {}))
+        page.content.update(
+            before=ordered[place - 1] if place else None, after=ordered[place + 1] if place + 1 < len(ordered) else None
+        )
+        made.append(page)
+    return made
 
 
 def index(sources: Sources) -> Page:
-    topics = {topic: [mode for mode in FAILURES.values() if mode.topic == topic] for topic in topics_in_order()}
     sparks = {name: svg.sparkline(symptoms.loss_lines(record)) for name, record in sources.record["modes"].items()
               if len(symptoms.loss_lines(record)) > 1}  # fmt: skip
     return Page(
         "modes/index.html",
         f"All {len(FAILURES)} ways in which training fails",
         "The catalogue of failure modes of neural-network training, by topic: each with a real run beside its "
-        "healthy twin, "
-        "the sign that gives it away, and a proven cure.",
+        "healthy twin, the sign that gives it away, and a proven cure.",
         "modes.html",
         "modes",
-        {"topics": topics, "sparks": sparks, "question": symptoms.question, "changed": changed, "headlines": HEADLINES},
+        {"topics": by_topic(), "sparks": sparks, "question": symptoms.question, "changed": changed},
         kind="catalogue",
     )
 
@@ -62,9 +66,12 @@ def script(name: str) -> str:
     return gather.script(FAILURES[name])
 
 
-def topics_in_order() -> list[str]:
-    known = [topic for topic in symptoms.QUESTIONS if any(mode.topic == topic for mode in FAILURES.values())]
-    return list(dict.fromkeys([*known, *(mode.topic for mode in FAILURES.values())]))
+def by_topic() -> dict[str, list[FailureMode]]:
+    """Topic -> its modes, the topics in the order of the questions about them."""
+    found: dict[str, list[FailureMode]] = {topic: [] for topic in symptoms.QUESTIONS}
+    for mode in FAILURES.values():
+        found.setdefault(mode.topic, []).append(mode)
+    return {topic: modes for topic, modes in found.items() if modes}
 
 
 def changed(mode: FailureMode) -> str:
@@ -114,6 +121,7 @@ def page_of(mode: FailureMode, sources: Sources, contract: dict[str, str]) -> Pa
         first_cure=next(iter(mode.cures)),
         first_cure_changes=changes_in_words(next(iter(mode.cures.values())), mode.sick),
         alike=look_alikes(mode, sources),
+        compared=mode.name in sources.record["compared"],
         confused=[FAILURES[name] for name in found.get("rules_out", ()) if name in FAILURES],
         effects=[FAILURES[name] for name in mode.also_causes if name in FAILURES],
         script=f"{mode.name}.py",

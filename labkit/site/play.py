@@ -13,7 +13,6 @@ from labkit.site.page import Page
 from labkit.site.patients import grades_of
 from labkit.site.sliders import SLIDERS, Slider
 from labkit.site.sources import Sources
-from labkit.training.recipe import Recipe
 
 KEY = 73  # the answers of the ward are not readable in the source of the page
 
@@ -48,14 +47,8 @@ def sliders_page(sources: Sources) -> Page:
 
 def for_script(slider: Slider, sources: Sources) -> dict[str, Any]:
     """What the page needs of one slider."""
-    meaning = Recipe.__dataclass_fields__[slider.knob].metadata["meaning"]
-    mode = slider.failure
-    places = [
-        {name: value for name, value in place.items()} for place in sources.record["sliders"][slider.name]["places"]
-    ]
-    start = healthy_place(places)
-    return {"mode": mode.name, "title": mode.title, "knob": slider.knob, "meaning": meaning.partition(";")[0],
-            "question": slider.question, "places": places, "start": start}  # fmt: skip
+    places = sources.record["sliders"][slider.name]["places"]
+    return {"knob": slider.knob, "places": places, "start": healthy_place(places)}
 
 
 def healthy_place(places: list[dict]) -> int:
@@ -124,10 +117,7 @@ def ward_page(sources: Sources) -> Page:
     patients = sources.record["patients"]
     sealed = {number: seal(one, number) for number, one in patients.items()}
     prices = {name: INSTRUMENTS[name].price for name in INSTRUMENTS}
-    names = {
-        topic: [(mode.name, mode.title) for mode in FAILURES.values() if mode.topic == topic]
-        for topic in modes.topics_in_order()
-    }
+    names = {topic: [(mode.name, mode.title) for mode in found] for topic, found in modes.by_topic().items()}
     return Page(
         "play/ward.html",
         "The ward: six sealed patients",

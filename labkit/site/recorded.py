@@ -1,7 +1,8 @@
 """The recorded runs that the pages show: curves, scores and verdicts of every mode, of the sliders and of the ward.
 
 They are shipped with labkit, so that a site is built in seconds. What was recorded of another recipe than today's is
-recorded again when a site is built. To record all of it: `python -m labkit.site.recorded`.
+not shown, and `labkit site --record` records it again. To record all of it: `python -m labkit.site.recorded`. Only that
+compares the losses of all modes: one that was recorded alone is in no pair of look-alikes, and its page says so.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def lead_of(study: Study) -> Record:
 def load(path: Path = FILE) -> Record:
     """What is shipped; empty where nothing is."""
     if not path.exists():
-        return {"modes": {}, "look_alikes": [], "sliders": {}, "patients": {}}
+        return {"modes": {}, "look_alikes": [], "compared": [], "sliders": {}, "patients": {}}
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -152,24 +153,24 @@ def shown(record: Record) -> Record:
     """What pages can show without training: of a mode whose recipes changed since it was recorded, nothing."""
     old = set(outdated(record))
     modes = {name: EMPTY if name in old else record["modes"][name] for name in FAILURES}
-    alike = [
-        each
-        for each in record["look_alikes"]
-        if not {each["one"], each["other"]} & (old | (record["modes"].keys() - modes))
-    ]
-    known = {
-        name: one for name, one in record["sliders"].items() if name in {slider.name for slider in sliders.SLIDERS}
-    }
-    return record | {"modes": modes, "look_alikes": alike, "sliders": known}
+    chosen = {slider.name for slider in sliders.SLIDERS}
+    known = {name: one for name, one in record["sliders"].items() if name in chosen}
+    return without_comparison(record, old | (record["modes"].keys() - modes)) | {"modes": modes, "sliders": known}
+
+
+def without_comparison(record: Record, names: Collection[str]) -> Record:
+    """Without the look-alikes of these modes: they were found in other runs."""
+    pairs = [each for each in record["look_alikes"] if not {each["one"], each["other"]} & set(names)]
+    return record | {"look_alikes": pairs, "compared": [name for name in record["compared"] if name not in names]}
 
 
 def current(record: Record, say=lambda words: None) -> Record:
     """A record that is up to date: what is missing is trained now."""
-    modes = dict(record["modes"])
-    for name in outdated(record):
+    modes, old = dict(record["modes"]), outdated(record)
+    for name in old:
         say(name)
         modes[name], _ = record_of(name, _store())
-    return record | {
+    return without_comparison(record, old) | {
         "modes": {name: modes[name] for name in FAILURES},
         "sliders": sliders.current(record["sliders"], say),
         "patients": patients.current(record["patients"], say),
@@ -188,15 +189,15 @@ def _one(name: str) -> tuple[Record, Study]:
 
 def renew(names: Sequence[str] = (), path: Path = FILE, jobs: int = 1) -> Iterator[str]:
     """Record these modes, or all of them and everything else, and write the file; yields what was done."""
-    kept, studies = load(path), []
     chosen = list(names) or list(FAILURES)
+    kept, studies = without_comparison(load(path), chosen), []
     for name, (one, study) in zip(chosen, spread(_one, [(name,) for name in chosen], jobs, unit="mode"), strict=True):
         kept["modes"][name] = one
         studies.append(study)
         yield name
         write(kept, path)
     if not names:
-        kept["look_alikes"] = alike(studies)
+        kept["look_alikes"], kept["compared"] = alike(studies), chosen
         kept["sliders"] = sliders.current({}, print)
         kept["patients"] = patients.current({}, print)
     write(kept, path)

@@ -23,6 +23,7 @@ POINTS = 60  # of a line: the sliders show one run at a time
 class Slider:
     """An entry of a mode's healthy recipe to vary, a question to try it on, and further changes to all of its runs."""
 
+    title: str
     mode: str
     knob: str
     values: tuple
@@ -47,12 +48,14 @@ class Slider:
 
 SLIDERS = (
     Slider(
+        "Learning rate",
         "learning_rate_too_high",
         "lr",
         (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0),
         "How far below the learning rate that breaks is the one that works best?",
     ),
     Slider(
+        "Depth",
         "vanishing_gradients",
         "depth",
         (2, 3, 4, 5, 6, 8, 10, 12),
@@ -60,18 +63,21 @@ SLIDERS = (
         (("activation", "sigmoid"),),
     ),
     Slider(
+        "Number of samples",
         "too_few_samples",
         "samples",
         (50, 100, 200, 500, 1000, 2000, 5000, 10_000),
         "How many images does it take until the validation loss stops rising?",
     ),
     Slider(
+        "Dropout",
         "too_much_dropout",
         "dropout",
         (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95),
         "At which probability does dropout stop helping and start to erase the signal?",
     ),
     Slider(
+        "Initialisation scale",
         "exploding_gradients",
         "init_scale",
         (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7),
@@ -79,30 +85,35 @@ SLIDERS = (
         (("init", "normal"),),
     ),
     Slider(
+        "Batch size",
         "batch_too_small",
         "batch_size",
         (2, 4, 8, 16, 32, 64, 128, 256),
         "At a learning rate of 0.1: how small can a batch be before noise wins?",
     ),
     Slider(
+        "Gradient clipping",
         "clipping_too_tight",
         "clip",
         (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0),
         "Clipping protects from jumps. When does it become the brake?",
     ),
     Slider(
+        "Warm-up",
         "warmup_too_long",
         "warmup",
         (0, 20, 40, 100, 200, 400, 1000, 4000),
         "The run has 400 steps. What happens when the warm-up is longer than that?",
     ),
     Slider(
+        "Momentum",
         "momentum_too_high",
         "momentum",
         (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999),
         "Momentum multiplies the step by 1 / (1 - momentum). Where does the loss begin to oscillate?",
     ),
     Slider(
+        "Width",
         "underfit",
         "width",
         (1, 2, 3, 4, 8, 16, 32, 128),

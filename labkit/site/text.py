@@ -53,9 +53,19 @@ HELD = "\ue000{}\ue001"  # stands for a formula while Markdown is read, which wo
 
 
 def formula(latex: str, display: str = "block") -> str:
-    """A formula as MathML, which browsers draw and screen readers read."""
-    converter = optional("latex2mathml.converter", **NEEDS)
-    return converter.convert(latex, display=display)
+    """A formula as MathML, which browsers draw and screen readers read; a block scrolls where it is too wide."""
+    made = optional("latex2mathml.converter", **NEEDS).convert(latex, display=display)
+    return f'<span class="formula">{made}</span>' if display == "block" else made
+
+
+def headings(page: str) -> list[tuple[str, str]]:
+    """(name, words) of the second-level headings of a piece of HTML, for a list of contents."""
+    return re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', page)
+
+
+def arrows(changes: str) -> str:
+    """lr 0.1 -> 10 as it is printed: lr 0.1 → 10."""
+    return changes.replace(" -> ", " → ")
 
 
 def without_formulas(markdown: str) -> tuple[str, list[str]]:

@@ -1,5 +1,11 @@
 // The site's curves: the same panes as in the panels, from numbers that stand in the page.
 
+// A colour of the theme, var(--name), as it is now.
+function now(color) {
+  const name = /^var\((.*)\)$/.exec(color);
+  return name ? getComputedStyle(document.documentElement).getPropertyValue(name[1]).trim() : color;
+}
+
 // A pane whose lines hold their numbers, as what the chart wants: one buffer, and places in it.
 function asModel(panes, legend) {
   const numbers = [], lengths = [];
@@ -11,10 +17,12 @@ function asModel(panes, legend) {
   const specs = panes.map((pane) => ({
     ...pane,
     legend: [],
-    lines: (pane.lines || []).map((line) => ({ ...line, x: keep(line.x), y: keep(line.y) })),
+    lines: (pane.lines || []).map((line) => ({ ...line, color: now(line.color), x: keep(line.x), y: keep(line.y) })),
     areas: (pane.areas || []).map((area) => ({ ...area, x: keep(area.x), y: keep(area.y) })),
   }));
-  const figure = { number: 1, columns: Math.min(panes.length, 3), height: 225, panes: specs, lengths, legend: legend || [] };
+  const columns = panes.length === 4 ? 2 : Math.min(panes.length, 3); // no pane alone in a row
+  const entries = (legend || []).map((entry) => ({ ...entry, color: now(entry.color) }));
+  const figure = { number: 1, columns, height: 225, panes: specs, lengths, legend: entries };
   const points = new DataView(new Float32Array(numbers).buffer);
   return { get: (name) => ({ figure, points })[name], on() {}, off() {}, send() {} };
 }
@@ -24,6 +32,20 @@ window.labkitCurves = (place, panes, legend) => {
   if (place.labkitRemove) place.labkitRemove();
   place.replaceChildren();
   place.labkitRemove = labkitChart.render({ model: asModel(panes, legend), el: place });
+  place.labkitAgain = () => window.labkitCurves(place, panes, legend);
+  place.classList.add("labkit-drawn");
+};
+new MutationObserver(() => document.querySelectorAll(".labkit-drawn").forEach((place) => place.labkitAgain())).observe(
+  document.documentElement,
+  { attributes: true, attributeFilter: ["class"] }, // the theme
+);
+
+// Training and validation loss as lines, {name: {x, y}}, and their legend.
+const LOSSES = { loss: ["training loss", "var(--training)", 2], val_loss: ["validation loss", "var(--validation)", 1.6] };
+window.labkitLosses = (curves) => {
+  const shown = Object.entries(LOSSES).filter(([name]) => curves[name]);
+  const lines = shown.map(([name, [label, color, width]]) => ({ label, color, dash: "-", width, ...curves[name] }));
+  return { lines, legend: lines.map(({ label, color, dash }) => ({ label, color, dash })) };
 };
 
 for (const place of document.querySelectorAll("[data-charts]")) {

@@ -3,7 +3,6 @@
   const drop = document.querySelector(".drop"), state = document.querySelector(".state"), place = document.querySelector(".answer");
   const titles = JSON.parse(document.getElementById("titles").textContent);
   const top = document.body.dataset.top;
-  const LINE = { loss: ["training loss", "#0072B2"], val_loss: ["validation loss", "#E69F00"] };
   let python = null;
 
   async function load() {
@@ -47,10 +46,11 @@
       return;
     }
     place.hidden = false;
+    document.querySelector(".sample").hidden = true;
     place.querySelector("pre").textContent = answer.text;
     place.querySelector(".names").replaceChildren(...links(answer));
-    const lines = answer.curves.map(({ label, x, y }) => ({ label: LINE[label][0], color: LINE[label][1], dash: "-", width: 1.8, x, y }));
-    window.labkitCurves(place.querySelector(".answer-chart"), [pane(lines)], lines.map(({ label, color, dash }) => ({ label, color, dash })));
+    const { lines, legend } = window.labkitLosses(answer.curves);
+    window.labkitCurves(place.querySelector(".answer-chart"), [pane(lines)], legend);
     state.textContent = answer.found.length ? `${name}: ${answer.found[0].title}` : `${name}: no failure shows`;
   }
 

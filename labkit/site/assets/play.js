@@ -2,7 +2,6 @@
 (() => {
   const SLIDERS = JSON.parse(document.getElementById("sliders").textContent);
   const top = document.body.dataset.top;
-  const LINE = { loss: ["training loss", "#0072B2", "-"], val_loss: ["validation loss", "#E69F00", "-"] };
 
   class Slider {
     constructor(section) {
@@ -37,10 +36,9 @@
       this.output.textContent = place.value;
       this.input.setAttribute("aria-valuetext", `${this.about.knob} ${place.value}`);
       this.say(place);
-      const lines = Object.entries(LINE).filter(([name]) => place.curves[name]).map(([name, [label, color, dash]]) => ({
-        label, color, dash, width: name === "loss" ? 2 : 1.6, ...place.curves[name],
-      }));
-      window.labkitCurves(this.chart, [this.pane(lines)], lines.map(({ label, color, dash }) => ({ label, color, dash })));
+      this.input.style.setProperty("--at", `${(100 * this.input.value) / this.input.max}%`);
+      const { lines, legend } = window.labkitLosses(place.curves);
+      window.labkitCurves(this.chart, [this.pane(lines)], legend);
     }
 
     // The axes are those of all runs of the slider, so that turning it shows the difference.

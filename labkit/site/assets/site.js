@@ -1,4 +1,4 @@
-// What every page does: the theme button, the menu of small screens, buttons that copy code, and filters.
+// What every page does: the theme button, the menu of small screens, buttons that copy code, filters, contents.
 document.querySelector(".theme").addEventListener("click", () => window.labkitTheme());
 
 const menu = document.querySelector(".menu"), navigation = document.getElementById("navigation");
@@ -27,6 +27,20 @@ for (const filter of document.querySelectorAll("[data-filter]")) {
     for (const each of document.querySelectorAll(filter.dataset.filter))
       each.hidden = !words.every((word) => each.textContent.toLowerCase().includes(word));
   });
+}
+
+// A formula that is too wide scrolls, also with the keyboard.
+for (const formula of document.querySelectorAll(".formula")) if (formula.scrollWidth > formula.clientWidth) formula.tabIndex = 0;
+
+// In the list of contents, the section that is being read.
+const places = [...document.querySelectorAll(".contents a")].map((link) => [link, document.getElementById(decodeURIComponent(link.hash.slice(1)))]);
+function mark() {
+  const above = places.filter(([, heading]) => heading.getBoundingClientRect().top < 140);
+  for (const [link] of places) link.classList.toggle("here", above.length > 0 && link === above.at(-1)[0]);
+}
+if (places.length) {
+  window.addEventListener("scroll", mark, { passive: true });
+  mark();
 }
 
 // A link to a folded part opens it.

@@ -23,10 +23,9 @@ def answer(path: str) -> str:
     return json.dumps({"text": words, "found": found, "unsure": UNSURE, "curves": curves(run)})
 
 
-def curves(run: Run) -> list[dict]:
+def curves(run: Run) -> dict[str, dict]:
     """Training and validation loss."""
-    names = [name for name in ("loss", "val_loss") if name in run]
-    return [{"label": name, **points(run.steps_of(name), run[name])} for name in names]
+    return {name: points(run.steps_of(name), run[name]) for name in ("loss", "val_loss") if name in run}
 
 
 def points(x, y) -> dict[str, list]:
