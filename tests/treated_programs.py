@@ -1,5 +1,7 @@
 """Tiny training programs for the tests of `labkit.treat`: one fault each, some seconds for a whole treatment."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -58,3 +60,27 @@ def ascending_and_slow(watch, seed):
 def seeds_itself(watch):
     """The same run each time, whatever seed it is given."""
     train(watch, 0, lr=5e-6)
+
+
+def frozen_behind_sigmoids(watch, seed):
+    """A deep net with sigmoids, of which only the last layers are trained: it does not move."""
+    x, y = data(seed)
+    torch.manual_seed(seed)
+    sizes = (6, 32, 32, 32, 32)
+    hidden = [each for a, b in pairwise(sizes) for each in (nn.Linear(a, b), nn.Sigmoid())]
+    model = nn.Sequential(*hidden, nn.Linear(32, 2))
+    model[0].requires_grad_(False)
+    model[2].requires_grad_(False)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.05, momentum=0.9)
+    with watch(model, optimizer, probe=(x[:64], y[:64])) as record:
+        for step in range(2 * STEPS):
+            rows = torch.randint(0, 160, (32,))
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x[rows], y[rows]))
+            if step % 20 == 19:
+                with torch.no_grad():
+                    right = (model(x[160:]).argmax(1) == y[160:]).float().mean()
+                record.validation(accuracy=right)

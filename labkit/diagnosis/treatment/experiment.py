@@ -14,12 +14,11 @@ from labkit.diagnosis.treatment.arms import DONE, LEAST, PATIENCE, REFUSED, Arm,
 from labkit.diagnosis.treatment.intervention import LOST, Limits
 from labkit.diagnosis.treatment.judgement import MATERIAL, Effect, Measure, chosen, compared, finite, floor_of
 from labkit.diagnosis.treatment.prescriptions import rates
-from labkit.diagnosis.treatment.prescriptions.catalogue import PLACEBO, answers_to, candidates, named
+from labkit.diagnosis.treatment.prescriptions.catalogue import MOST_IN_WAVE, PLACEBO, answers_to, candidates, named
 from labkit.recording.run import Run
 from labkit.tools.lr_finder import with_suggestion
 from labkit.training.parallel import spread
 
-MOST_IN_WAVE = 8  # arms that are tried for one diagnosis
 HALF_A_WAVE = MOST_IN_WAVE // 2
 DEEPEST = 3  # faults that are peeled one after the other
 FINALISTS = 3  # arms that go on to the second seed
@@ -165,9 +164,8 @@ class Experiment:
 
     def search(self, base: tuple[str, ...], found: Sequence[Diagnosis]) -> tuple[str, ...] | None:
         """The best arm with one prescription more than the base, for these diagnoses; None where none helps."""
-        for wave in candidates(found, alone=not base):
-            names = [name for name in wave if name not in base][:MOST_IN_WAVE]
-            tried = self._try(base, self._with_found_rate(base, names), {each.name for each in found})
+        for wave in candidates(found, base):
+            tried = self._try(base, self._with_found_rate(base, wave), {each.name for each in found})
             if best := self._best(base, tried):
                 return best
         return None

@@ -1,6 +1,6 @@
 """All prescriptions, and which to try for a diagnosis, in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -19,6 +19,7 @@ def advance(patient: Patient) -> None:
             weight.mul_(1 + 1e-6)
 
 
+MOST_IN_WAVE = 8  # arms that are tried at once
 PLACEBO = Prescription("placebo", "a change that should not matter", (), advance, "")
 
 PRESCRIPTIONS: dict[str, Prescription] = {
@@ -69,21 +70,25 @@ def treatable(failure: str) -> bool:
     return any(failure in each.answers for each in PRESCRIPTIONS.values())
 
 
-def candidates(diagnoses: Sequence[Diagnosis], alone: bool = True) -> list[list[str]]:
-    """What to try in turn: the prescriptions for each diagnosis, then the usual ones; each name once.
+def candidates(diagnoses: Sequence[Diagnosis], base: Collection[str] = ()) -> list[list[str]]:
+    """What to try in turn: prescriptions for each diagnosis, the usual ones, then what was too much at first.
 
-    Not `alone`: beside others that have helped already, for what is left only what it calls for is tried.
+    Each name once. Beside a `base` of others that have helped already, only what is called for is tried.
     """
     waves = [answers_to(each) for each in diagnoses]
-    if alone:
+    if not base:
         waves.append(list(USUAL))
-    if alone and any(waves[:-1]):  # where only the user can change what was found, few others are tried
+    if not base and any(waves[:-1]):  # where only the user can change what was found, few others are tried
         waves.append(list(OTHERS))
-    known: set[str] = set()
-    result = []
+    known, left, result = set(base), [], []
     for wave in waves:
         new = [name for name in dict.fromkeys(wave) if name not in known]
-        known |= set(new)
-        if new:
-            result.append(new)
-    return result
+        known |= set(new[:MOST_IN_WAVE])
+        left += new[MOST_IN_WAVE:]
+        result.append(new[:MOST_IN_WAVE])
+    if not base:
+        named_first = {name for each in diagnoses for name in (*each.candidates, each.name)}
+        rest = [name for name in dict.fromkeys(left) if name not in known]
+        rest.sort(key=lambda name: (named(name).price, named(name).answers[0] not in named_first))
+        result.append(rest[:MOST_IN_WAVE])
+    return [wave for wave in result if wave]

@@ -1,0 +1,41 @@
+"""Which prescriptions are tried for a diagnosis, and in which order."""
+
+from treated_programs import frozen_behind_sigmoids, slow
+
+from labkit.diagnosis.diagnose import UNSURE, diagnose
+from labkit.diagnosis.treatment.arms import Arm, Here, Order
+from labkit.diagnosis.treatment.prescriptions.catalogue import MOST_IN_WAVE, USUAL, answers_to, candidates, in_order
+from labkit.diagnosis.treatment.treat import treat
+
+
+def diagnosed(program):
+    return diagnose(Here(program)(Order(Arm())).run)
+
+
+def test_what_is_too_much_for_a_diagnosis_is_tried_after_the_usual_ones():
+    found = diagnosed(slow)[:1]
+    answers, waves = answers_to(found[0]), candidates(found)
+    assert len(answers) > MOST_IN_WAVE >= max(map(len, waves))
+    tried = [name for wave in waves for name in wave]
+    assert waves[0] == answers[:MOST_IN_WAVE] and set(answers) | set(USUAL) <= set(tried)
+    assert len(tried) == len(set(tried))
+
+
+def test_beside_what_has_helped_only_what_is_called_for_is_tried():
+    found = diagnosed(slow)[:1]
+    (wave,) = candidates(found, ("adam",))
+    assert "adam" not in wave and set(wave) <= set(answers_to(found[0]))
+
+
+def test_every_candidate_of_an_unsure_diagnosis_has_its_own_prescription_tried():
+    """Sixteen candidates have far more prescriptions than are tried at once: the first would fill all places."""
+    (found,) = diagnosed(frozen_behind_sigmoids)
+    assert found.name == UNSURE and "vanishing_gradients" in found.candidates
+    tried = [name for wave in candidates([found]) for name in wave]
+    own = {name: [each.name for each in in_order(name) if each.answers[0] == name] for name in found.candidates}
+    assert not [name for name, each in own.items() if each and each[0] not in tried]
+
+
+def test_a_net_of_frozen_layers_and_sigmoids_is_cured():
+    answer = treat(frozen_behind_sigmoids, progress=False)
+    assert answer.cured and "relu_between" in answer.names, str(answer)
