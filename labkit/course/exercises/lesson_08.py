@@ -17,7 +17,7 @@ predictions = (
     prediction(
         "08.0",
         correct=2,
-        why="the loss on new digits goes from 1.2 to 3.0, and the accuracy stays near two thirds. It does not fall; it "
+        why="The loss on new digits goes from 1.2 to 3.0, and the accuracy stays near two thirds. It does not fall; it "
         "was never good. What rises is the confidence, in right and wrong predictions alike.",
         wrong={
             1: "Many expect the accuracy to fall with the loss.",

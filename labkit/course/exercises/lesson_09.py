@@ -26,7 +26,7 @@ predictions = (
     prediction(
         "09.0",
         correct=2,
-        why="thirty-two labels are few enough to be stored one by one, whether they make sense or not. Only on more "
+        why="Thirty-two labels are few enough to be stored one by one, whether they make sense or not. Only on more "
         "images than the net can store does it matter that nothing in an image leads to its label.",
         wrong={
             1: "That is why the net cannot learn anything useful; it can still memorise.",

@@ -29,7 +29,7 @@ predictions = (
     prediction(
         "10.0",
         correct=2,
-        why="the stored gradient is a sum over all steps, so the net overshoots and swings. A smaller learning rate "
+        why="The stored gradient is a sum over all steps, so the net overshoots and swings. A smaller learning rate "
         "makes the swing slower, and it never dies out.",
         wrong={
             1: "At first it does: the sum of ten gradients is about ten times one of them. But it goes on growing.",
@@ -286,7 +286,7 @@ SAMPLES = 2000
 
 
 def setups() -> dict[str, Checkup]:
-    """The bugs of 09.4 that are in a net, an optimizer or the data, each with its `checkup`.
+    """The bugs of 10.5 that are in a net, an optimizer or the data, each with its `checkup`.
 
     (The other two are in the loop and in the metric, which no test before training sees.)
     """

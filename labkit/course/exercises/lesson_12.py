@@ -3,11 +3,41 @@
 import math
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from labkit.course.grading import Student, build, cure, expect, expect_close, explain, sealed_runs
+from labkit.course.bounds import call_seconds, time_limit
+from labkit.course.grading import NotYet, Student, build, error_in_words, expect, expect_close, explain, sealed_runs
+from labkit.course.loops import Outcome, images, loop
+from labkit.course.predictions import prediction
+from labkit.failures.catalogue import FAILURES
 from labkit.recording.run import Run
+from labkit.training.loop import Training
 
-# --- the sealed patients of 12.4 ---
+# --- predictions ---
+
+predictions = (
+    prediction(
+        "12.0",
+        correct=3,
+        why="Softmax of large scores is finite, and what attends to single patches is still a net: the skip "
+        "connections and the other layers learn with whatever the heads happen to look at. So the loss falls, and "
+        "nothing in it says what is missing.",
+        wrong={
+            1: "Softmax subtracts the largest score first, so it does not overflow.",
+            2: "Everything but the attention weights still receives gradient.",
+        },
+    ),
+    prediction(
+        "12.0b",
+        correct=3,
+        why="The gradient of a mean is the mean of the gradients, so two halves of 64 give the step of 128. Only the "
+        "order of the additions differs, and with it the last digits.",
+        wrong={1: "It is not a matter of averages over runs: every single step is the same."},
+    ),
+)
+
+# --- the sealed patients of 12.5 ---
 
 SEALED = {
     "A": "warmup_missing",
@@ -54,7 +84,36 @@ def judge_head_entropy(mine: Student) -> str:
     return "Uniform heads, collapsed heads, exact zeros, and one number per head."
 
 
-# --- 12.3 ---
+# --- 12.2 ---
+
+PEAK = 0.03  # the learning rate that the optimizer comes with
+
+
+def transformer() -> nn.Module:
+    """The net of the catalogue's patient without a warm-up."""
+    return Training(FAILURES["warmup_missing"].healthy).model
+
+
+def train_warm(model: nn.Module, optimizer: torch.optim.Optimizer, loader) -> None:
+    """The reference: two passes, the first 50 steps at a rising learning rate."""
+    warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+            warm.step()
+
+
+def judge_peak(outcome: Outcome) -> None:
+    rates = outcome.run["lr"]
+    expect(
+        rates.max() > 0.99 * PEAK,
+        f"It learns, but the highest learning rate was {rates.max():.2g}: this patient has to reach {PEAK}.",
+    )
+
+
+# --- 12.4 ---
 
 
 def judge_deal(mine: Student) -> str:
@@ -103,7 +162,122 @@ def as_ints(share) -> list[int]:
     return [int(number) for number in share]
 
 
-# --- 12.2 is a cure, 12.4 the evidence ---
+# --- 12.3 and 12.6 ---
+
+MOST_CALLS = 20  # of all_reduce in one call: the net below has four parameters
+
+
+class OthersAreNeeded(BaseException):
+    """Raised where a process would wait for the others; not an Exception, which a student might catch."""
+
+
+def net_with(gradients: list[Tensor | None]) -> nn.Module:
+    """A small net that has these gradients; no two of its parameters have the same shape."""
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 4))
+    for weight, gradient in zip(net.parameters(), gradients, strict=True):
+        weight.grad = None if gradient is None else gradient.clone()
+    return net
+
+
+def made_up(seed: int, frozen: bool = False) -> list[Tensor | None]:
+    numbers = torch.Generator().manual_seed(seed)
+    shapes = [weight.shape for weight in net_with([None] * 4).parameters()]
+    return [None if frozen and place < 2 else torch.randn(s, generator=numbers) for place, s in enumerate(shapes)]
+
+
+def together(mine: Student, gradients: list[list[Tensor | None]], numbers: list[int]) -> list[list[Tensor | None]]:
+    """The gradients after `mine(model, all_reduce, number)` ran in one process for each list of gradients.
+
+    Without processes: each is called again from the start until all have made the same calls of all_reduce, and of
+    those that all have made the sums are known.
+    """
+    sums: list[Tensor] = []
+    for _ in range(MOST_CALLS + 1):
+        sent, nets = [], []
+        for own, number in zip(gradients, numbers, strict=True):
+            net = net_with(own)
+            waiting = _until_it_waits(mine, net, sums, number)
+            nets.append(net)
+            sent.append(waiting)
+        if all(each is None for each in sent):
+            return [[weight.grad for weight in net.parameters()] for net in nets]
+        arrived = [each for each in sent if each is not None]
+        alike = len(arrived) == len(sent) and len({each.shape for each in arrived}) == 1
+        expect(alike, "The processes did not call all_reduce alike: with real ones, one would wait for ever.")
+        sums.append(torch.stack(arrived).sum(0))
+    raise NotYet(f"It called all_reduce more than {MOST_CALLS} times for a net with four parameters.")
+
+
+def _until_it_waits(mine: Student, net: nn.Module, sums: list[Tensor], number: int) -> Tensor | None:
+    """What the function hands to its first call of all_reduce beyond those whose sums are known; None at its end."""
+    made, waiting = 0, None
+
+    def all_reduce(tensor: Tensor) -> None:
+        nonlocal made, waiting
+        expect(isinstance(tensor, Tensor), "all_reduce takes a tensor, and puts the sum into it.")
+        made += 1
+        if made > len(sums):
+            waiting = tensor.detach().clone()
+            raise OthersAreNeeded
+        with torch.no_grad():
+            tensor.copy_(sums[made - 1])
+
+    try:
+        with time_limit(call_seconds()):
+            mine.function(net, all_reduce, number)
+    except OthersAreNeeded:
+        pass
+    except NotYet:
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise NotYet(error_in_words(error)) from error
+    return waiting
+
+
+def judge_average(mine: Student) -> str:
+    mine.call_or_none(net_with(made_up(0)), nothing_to_add, 1)  # a stub says so here
+    for ranks in (2, 3):
+        given = [made_up(seed) for seed in range(ranks)]
+        expect_mean(together(mine, given, [ranks] * ranks), given, [1] * ranks)
+    given = [made_up(seed, frozen=True) for seed in range(2)]
+    expect_mean(together(mine, given, [2, 2]), given, [1, 1])
+    return "The mean over all processes, in every one of them, and frozen layers are left alone."
+
+
+def judge_weighted_average(mine: Student) -> str:
+    mine.call_or_none(net_with(made_up(0)), nothing_to_add, 1)
+    for samples in ([64, 64], [16, 112], [5, 0, 27]):
+        given = [made_up(seed) for seed in range(len(samples))]
+        expect_mean(together(mine, given, samples), given, samples)
+    return "The gradient of the mean over all samples, however they were split."
+
+
+def nothing_to_add(tensor: Tensor) -> None:
+    """all_reduce where there is one process."""
+
+
+def expect_mean(found: list[list[Tensor | None]], given: list[list[Tensor | None]], samples: list[int]) -> None:
+    count = len(given)
+    words = f"{count} processes" + (f" with {samples} samples" if len(set(samples)) > 1 else "")
+    for place, parts in enumerate(zip(*given, strict=True)):
+        if parts[0] is None:
+            continue
+        total = sum(n * part for n, part in zip(samples, parts, strict=True) if part is not None)
+        mean, plain = total / sum(samples), sum(part for part in parts if part is not None)
+        for rank, own in enumerate(found):
+            seen = own[place]
+            expect(seen is not None, f"{words}: in process {rank} a parameter has lost its gradient.")
+            expect(not torch.allclose(seen, parts[rank]), f"{words}: process {rank} still has its own gradient.")
+            expect(
+                torch.allclose(mean, plain) or not torch.allclose(seen, plain, atol=1e-5),
+                f"{words}: every gradient is the sum. That is a learning rate {count} times as high.",
+            )
+            expect_close(seen, mean, f"{words}, the gradient of parameter {place} in process {rank}", 1e-5)
+
+
+# --- 12.5, the evidence ---
 
 NO_HEADS = "it has no attention heads: it is not a transformer."
 ALONE = "it trained in one process: no samples were split."
@@ -121,21 +295,36 @@ exercises = (
             "0 * log(0) is NaN for torch. attention.clamp_min(1e-30).log() is finite, and 0 times it is 0.",
         ),
     ),
-    cure(
+    loop(
         "12.2",
-        "Add a warmup",
-        "warmup_missing",
-        keep=("lr", "model"),
-        seeds=(11,),
+        "Add a warm-up to the loop",
+        images(transformer, lambda weights: torch.optim.Adam(weights, lr=PEAK), samples=5_000),
+        train_warm,
+        example="train_warm(model, optimizer, loader)",
+        also=judge_peak,
+        margin=0.05,  # of one transformer after 158 steps; without a warm-up it loses a tenth
+        modes=("warmup_missing",),
         points=3,
         hints=(
-            "The first step changed a layer by more than its own norm. The learning rate must start lower.",
-            "The entry is `schedule`, and one of its choices starts low. The cosine alone does not.",
-            'schedule="warmup_cosine" rises over `warmup` steps, which is already 100 in the sick recipe.',
+            "The first step changed a tensor by more than its own norm. The learning rate must start lower.",
+            "A scheduler multiplies the learning rate that the optimizer came with: LambdaLR(optimizer, function).",
+            "The function is min(1, (step + 1) / 50), and scheduler.step() comes after every optimizer.step().",
         ),
     ),
     build(
         "12.3",
+        "Average the gradients",
+        judge_average,
+        example="average_gradients(model, all_reduce, ranks)",
+        points=2,
+        hints=(
+            "After backward() every process has the gradient of its own part. Each parameter needs the mean.",
+            "all_reduce(weight.grad) puts the sum over all processes into weight.grad, in every process.",
+            "Divide by ranks afterwards, in place. A parameter whose grad is None takes no part.",
+        ),
+    ),
+    build(
+        "12.4",
         "Split the samples across processes",
         judge_deal,
         example="deal(count, rank, ranks, epoch, seed)",
@@ -147,7 +336,7 @@ exercises = (
         ),
     ),
     explain(
-        "12.4",
+        "12.5",
         "Which failure does each run show?",
         modes=tuple(SEALED.values()),
         points=4,
@@ -181,6 +370,19 @@ exercises = (
             "Two are transformers and two trained in two processes. So there are two pairs to tell apart.",
             "Of the transformers: were the heads collapsed before the first step, or only later?",
             "Of the others: one repeats its order, the other shares its samples.",
+        ),
+    ),
+    build(
+        "12.6",
+        "Optional: parts of different lengths",
+        judge_weighted_average,
+        example="average_by_samples(model, all_reduce, samples)",
+        points=0,
+        hints=(
+            "The gradient of a mean over n samples, times n, is that of a sum. Sums can be added.",
+            "How many samples are there in all processes together? all_reduce tells that too.",
+            "total = torch.tensor(float(samples)); all_reduce(total); each gradient: times samples, all_reduce, over "
+            "total.",
         ),
     ),
 )

@@ -1,10 +1,16 @@
-"""Exercises of lesson 15, the final exam: a sealed patient of the class ward, and your own signature."""
+"""Exercises of lesson 15, the final exam: a sealed patient of the class ward, a script, and your own signatures."""
 
 import dataclasses
 import functools
 from collections.abc import Mapping
 
+import torch
+from torch.nn.functional import cross_entropy
+
+from labkit.course.exercises.lesson_10 import EPOCHS, judge_modes, with_validation
 from labkit.course.grading import Exercise, NotYet, Student, build, expect, explain, short
+from labkit.course.loops import Outcome, loop
+from labkit.course.predictions import prediction
 from labkit.course.ward.cases import draw
 from labkit.course.ward.game import Treated, Ward, ward
 from labkit.errors import RecipeError
@@ -13,6 +19,20 @@ from labkit.failures.mode import Evidence
 from labkit.recording.run import Run
 from labkit.training import run_store
 from labkit.training.recipe import Recipe
+
+predictions = (
+    prediction(
+        "15.0",
+        correct=2,
+        why="Each suspect predicts other updates: dead units give the hidden layers exactly 0, a detached loss gives 0 "
+        "to all layers, wrong labels give updates of ordinary size, and a learning rate that is too low gives tiny "
+        "ones that are not 0.",
+        wrong={
+            1: "It would repeat what the loss says already: nothing was learned.",
+            3: "It shows a number and leaves it to you whether that is too low for this net.",
+        },
+    ),
+)
 
 CLASS_SEED = 2026  # everybody who takes the course gets the same ward
 BEDS = 5
@@ -94,6 +114,70 @@ def judge_signature(mine: Student) -> str:
     return "It fires on both sick runs, and on none of the other five: three that learn, one dead, one detached."
 
 
+# --- 15.4 ---
+
+
+def repaired(model, optimizer, loader, val_x, val_y):
+    """The reference: half of the learning rate after each epoch, the right modes, and a metric that compares alike."""
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    scores = []
+    for _ in range(EPOCHS):
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+        scheduler.step()
+        model.eval()
+        with torch.no_grad():
+            right = model(val_x).argmax(1) == val_y
+        scores.append(right.float().mean().item())
+    return scores
+
+
+def judge_script(outcome: Outcome) -> str:
+    rates, steps = outcome.run["lr"], len(outcome.setting.loader)
+    wanted = [rates[0] / 2**epoch for epoch in range(EPOCHS)]
+    used = [float(each) for each in rates[::steps][:EPOCHS]]
+    close = len(rates) == EPOCHS * steps and all(abs(a - b) < 0.02 * b for a, b in zip(used, wanted, strict=True))
+    expect(
+        close and abs(rates[-1] - wanted[-1]) < 0.02 * wanted[-1],
+        f"The epochs begin at learning rates of {', '.join(f'{each:.2g}' for each in used)}, and the last step has "
+        f"{rates[-1]:.2g}; half of it after each epoch is {', '.join(f'{each:.2g}' for each in wanted)}.",
+    )
+    judge_modes(outcome)
+    return "On other digits it learns as well as a correct script, in the right modes, and its accuracies are true."
+
+
+# --- 15.5 ---
+
+ENDED = {
+    "sick": FAILURES["schedule_too_short"].sick.but(seed=11, steps=120),
+    "sick, later": FAILURES["schedule_too_short"].sick.but(seed=12, steps=60),
+}
+NOT_ENDED = {
+    "a cosine that ends with the run": (Recipe(schedule="cosine", seed=11), "its learning rate is 0 at its very end."),
+    "a constant learning rate": (Recipe(seed=11), "its learning rate never changes."),
+    "a constant, tiny learning rate": (LOW.sick.but(seed=11), "it is low from the start: another failure."),
+    "a warm-up that is too long": (FAILURES["warmup_too_long"].sick.but(seed=11), "its learning rate is still rising."),
+}
+
+
+@functools.cache
+def run_with_schedule(recipe: Recipe) -> Run:
+    steps = {} if recipe in ENDED.values() else {"steps": 100}
+    run = run_store.in_memory.run_of(recipe.but(evaluate_every=50, **steps), errors="raise", progress=False)
+    return dataclasses.replace(run, recipe={})
+
+
+def judge_ended(mine: Student) -> str:
+    for role, recipe in ENDED.items():
+        expect(fires(mine, run_with_schedule(recipe)), f"It does not fire on a schedule that ended early ({role}).")
+    for words, (recipe, why) in NOT_ENDED.items():
+        expect(not fires(mine, run_with_schedule(recipe)), f"It fires on {words}: {why}")
+    return "It fires where the learning rate was at work and then ended too early, and nowhere else."
+
+
 def fires(mine: Student, run: Run) -> bool:
     answer = mine.call_or_none(run)
     # As in the catalogue's own signatures: None does not fire, Evidence does.
@@ -149,6 +233,36 @@ exercises = (
             "Healthy runs have 0.001 to 0.03. With a learning rate of 1e-6 it is about 1e-6.",
             "A dead net has exactly 0 in its hidden layers. So: the median over all layers and steps is above 0 "
             "and below 1e-4.",
+        ),
+    ),
+    loop(
+        "15.4",
+        "A script with three faults",
+        with_validation,
+        repaired,
+        example="script(model, optimizer, loader, val_x, val_y)",
+        free_of=(),
+        margin=0.06,  # the judge of the learning rate and the modes has more to say than the accuracy
+        also=judge_script,
+        modes=("scheduler_stepped_per_batch", "eval_mode_in_training", "metric_broadcast"),
+        points=4,
+        hints=(
+            "One fault is in the schedule, one in the modes, one in the metric. Lessons 04 and 10 have each of them.",
+            "How often is 0.5 multiplied? In which mode does the second epoch train? Which shape has `right`?",
+            "scheduler.step() after the batches, model.train() at the top of each epoch, argmax(1) without keepdim.",
+        ),
+    ),
+    build(
+        "15.5",
+        "Optional: a schedule that ended early",
+        judge_ended,
+        example="ended_early(run)",
+        points=0,
+        modes=("schedule_too_short",),
+        hints=(
+            'run["lr"] is the learning rate that was really used, one per step.',
+            "It was at work once, and for how large a share of the run was it next to nothing afterwards?",
+            "After its highest value: more than a quarter of all steps below a thousandth of it.",
         ),
     ),
 )
