@@ -100,6 +100,9 @@ BODIES: dict[str, Callable[[], tuple[nn.Module, int, bool]]] = {  # module, widt
     "batch_norm": lambda: (nn.Sequential(nn.Linear(FEATURES, 7), nn.BatchNorm1d(7)), 7, False),
     "dropout": lambda: (nn.Sequential(nn.Linear(FEATURES, 7), nn.Dropout(0.3)), 7, False),
     "double": lambda: (nn.Sequential(nn.Linear(FEATURES, 7)), 7, False),
+    "bfloat16": lambda: (nn.Sequential(nn.Linear(FEATURES, 7), nn.ReLU()), 7, False),
+    "lazy": lambda: (nn.Sequential(nn.LazyLinear(7), nn.LazyBatchNorm1d(), nn.ReLU()), 7, False),
+    "no_entries": lambda: (NoEntries(), 7, False),
     "complex": lambda: (ComplexLayer(), 7, False),
     "shared": lambda: (shared(), 7, False),
     "frozen": lambda: (frozen(), 7, False),
@@ -108,6 +111,9 @@ BODIES: dict[str, Callable[[], tuple[nn.Module, int, bool]]] = {  # module, widt
     "lstm": lambda: (nn.Sequential(nn.Embedding(WORDS, 6), nn.LSTM(6, 7, batch_first=True)), 7, True),
     "unused": lambda: (Unused(), 7, False),
 }
+
+
+FORMATS = {"double": torch.float64, "bfloat16": torch.bfloat16}  # of the nets whose weights are not float32
 
 
 def shared() -> nn.Module:
@@ -119,6 +125,17 @@ def frozen() -> nn.Module:
     body = nn.Sequential(nn.Linear(FEATURES, 7), nn.Tanh(), nn.Linear(7, 7))
     body[0].requires_grad_(False)
     return body
+
+
+class NoEntries(nn.Module):
+    """A parameter without entries, as the part of a small layer that one of several processes holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.none = nn.Linear(FEATURES, 7), nn.Parameter(torch.zeros(0, 7))
+
+    def forward(self, x):
+        return self.layer(x) + self.none.sum()
 
 
 class Unused(nn.Module):
@@ -165,8 +182,7 @@ class Program:
         torch.manual_seed(0)
         body, width, _ = BODIES[self.body]()
         net = Net(body, width, CLASSES, self.structure)
-        if self.body == "double":
-            net = net.double()
+        net = net.to(FORMATS.get(self.body))
         trained = [weight for weight in net.parameters() if weight.requires_grad]
         optimizer: torch.optim.Optimizer
         if self.loop == "lbfgs":
@@ -180,12 +196,12 @@ class Program:
 
     def data(self, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         random = torch.Generator().manual_seed(step)
-        rows = 0 if self.empty_batch and step == 5 and self.body != "batch_norm" else ROWS - (step == 4)
+        rows = 0 if self.empty_batch and step == 5 and self.body not in ("batch_norm", "lazy") else ROWS - (step == 4)
         if self.takes_tokens:
             x = torch.randint(WORDS, (rows, TOKENS), generator=random)
             shape = (rows, TOKENS)
         else:
-            x = torch.randn(rows, FEATURES, generator=random, dtype=torch.float64 if self.body == "double" else None)
+            x = torch.randn(rows, FEATURES, generator=random).to(FORMATS.get(self.body))
             shape = (rows,)
         classes = torch.randint(CLASSES, shape, generator=random)
         if self.target == "ignored":

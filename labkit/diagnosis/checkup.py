@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.recording.nested import first_tensor
 from labkit.recording.sample_log import fingerprints, foreign_weights, not_in_optimizer
 from labkit.recording.token_tests import what_the_loss_asks
 from labkit.recording.undisturbed import unchanged
@@ -157,8 +156,7 @@ class Patient:
         x, y = self.batch
         self.model.eval()
         with torch.no_grad():
-            outputs = first_tensor(self.model(x))
-        return [] if outputs is None else list(what_the_loss_asks(self.loss_fn, x, y, outputs).values())
+            return list(what_the_loss_asks(self.loss_fn, x, y, self.model(x)).values())
 
     def new_optimizer(self, lr: float = 1e-3) -> torch.optim.Optimizer:
         return torch.optim.Adam([weight for weight in self.model.parameters() if weight.requires_grad], lr=lr)

@@ -11,7 +11,15 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.functional import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+)
 
 from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.recording.guard import Guard
@@ -69,8 +77,9 @@ def watch(
 
     A batch is a pair (inputs, targets), a dictionary with an entry such as `labels`, or several inputs and the targets.
     `probe` is a fixed batch that is examined at every validation, to find dead units and to follow the loss of the same
-    samples. `loss_fn(outputs, targets)` is its loss; by default cross-entropy for integer targets, else the mean
-    squared error. Without a probe the first batch becomes it, if that loss of its outputs is the one that you record.
+    samples. `loss_fn(outputs, targets)` is its loss; by default the one of the usual losses that gives, for the outputs
+    of the first batch, what you record. Where none does, it is cross-entropy for integer targets, and the probe has no
+    loss for others. Without a probe the first batch becomes it, if one of the usual losses does.
     Several optimizers are given as a list; gradients are then measured when the last of them steps.
     An instrument that fails on your net is switched off, says so in one line, and your training goes on; with
     `strict=True` it raises.
@@ -107,6 +116,7 @@ class Watch(Recorder):
             raise ValueError(f"on_alarm: expected 'print', 'raise', a function or None, got {on_alarm!r}")
         self.every, self.on_alarm, self.scaler, self.strict = every, on_alarm, scaler, strict
         self.calls = 0
+        self.guesses = loss_fn is None
         options: dict[str, Any] = {"autocast": autocast, "full_every": full_every, "guard": Guard(strict)}
         options |= {"loss": loss_fn or usual_loss, "probe": None if probe is None else split_batch(probe)}
         super().__init__(bare(model), optimizer, called=model, **options)
@@ -120,8 +130,10 @@ class Watch(Recorder):
         self.alarmed: set[str] = set()
         self.error: dict | None = None
         self.hook: Any = None
-        # Without a probe, what the net was called with at the first step, the targets, its outputs and the loss.
+        # What the net was called with at the first step, the targets, its outputs and the loss; until it is known
+        # which loss that is.
         self.first_batch: tuple[Any, Tensor, Tensor, Tensor] | None = None
+        self.unsettled = self.guesses and self.probe is not None
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -134,6 +146,8 @@ class Watch(Recorder):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.hook.remove()
+        if self.unsettled:
+            self._try(PROBE, self._settle_probe)
         super().__exit__(kind, error, trace)
         if error is not None:
             self.error = error_facts(error, self.calls)
@@ -204,7 +218,7 @@ class Watch(Recorder):
             norm = self._hold() if self.held is None else self.held
             x, y = split_batch(batch)
             self._try(SAMPLES, lambda: self.samples.step(value, y))
-            if self.probe is None and self.calls == 0:
+            if self.calls == 0 and (self.probe is None or self.unsettled):
                 self.first_batch = self._try(PROBE, lambda: self._keep_first_batch(value, y))
             self.loss_was_finite = self.before_update is None or bool(value.isfinite())
             row, self.held = WeightMeter.row(value, norm), None
@@ -220,25 +234,31 @@ class Watch(Recorder):
     def _keep_first_batch(self, loss: Tensor, y: Any) -> tuple[Any, Tensor, Tensor, Tensor] | None:
         """Copies, because the loop may go on in the same memory; the comparison waits, because it synchronises."""
         outputs, given = self.activations.latest.get("outputs"), self.samples.latest
-        if outputs is None or given is None or not torch.is_tensor(y) or not y.ndim:
+        if outputs is None or given is None:
             return None
-        if not FEWEST <= len(y) <= MOST_SAMPLES:
+        y = split_batch(given.named)[1] if y is None and isinstance(given, Call) else y  # the net computes the loss
+        if not torch.is_tensor(y) or not y.ndim or len(y) > MOST_SAMPLES:
             return None
+        if self.probe is not None:  # of which only the loss is looked for
+            return None, y.clone(), outputs.clone(), loss.detach().clone()
         alone = isinstance(given, Call) and len(given.positional) == 1 and not given.named
         x = given.positional[0] if alone else given
         return copy.deepcopy(x), y.clone(), outputs.clone(), loss.detach().clone()
 
-    def _probe_first_batch(self) -> None:
-        """At the first validation: the first batch becomes the probe, if the usual loss of its outputs was recorded."""
-        if self.first_batch is None:
-            return
-        (x, y, outputs, loss), self.first_batch = self.first_batch, None
-        try:
-            usual = self.loss(outputs, y).detach().float().mean()
-        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
-            return  # another loss, or of other outputs
-        if math.isclose(usual, loss, rel_tol=SAME_LOSS):
-            self.probe = Probe(self.model, self.loss, x, y, self.autocast, self.guard)
+    def _settle_probe(self) -> None:
+        """Before the probe is examined: which loss does the loop record? Without a probe its first batch becomes it."""
+        recorded, self.first_batch, asked, self.unsettled = self.first_batch, None, self.unsettled, False
+        found, shifted = None, False
+        if recorded:
+            x, y, outputs, loss = recorded
+            found, shifted = recorded_loss(USUAL_LOSSES if self.guesses else (self.loss,), outputs, y, float(loss))
+        if asked:
+            assert self.probe
+            self.loss = self.probe.loss = found or (usual_loss if names_classes(self.probe.y) else None)
+            self.probe.y = next_tokens(self.probe.y) if shifted else self.probe.y
+        elif recorded and found and len(y) >= FEWEST:
+            self.loss = found
+            self.probe = Probe(self.model, found, x, next_tokens(y) if shifted else y, self.autocast, self.guard)
 
     def _compare(self, step: int, row: Any) -> None:
         """After a jump the next steps are measured in full, not this one: the loop may have zeroed its gradients."""
@@ -247,7 +267,8 @@ class Watch(Recorder):
 
     def validation(self, **results: Tensor | float) -> None:
         """Record validation results: `loss=..., accuracy=...`."""
-        self._probe_first_batch()
+        if self.first_batch or self.unsettled:
+            self._try(PROBE, self._settle_probe)
         self.validate(**{name: as_result(name, each) for name, each in results.items()})
 
     def _time_for_alarms(self) -> bool:
@@ -341,10 +362,76 @@ def usual_loss(outputs: Any, targets: Tensor) -> Tensor:
     if targets.shape == answer.shape[:-1] and answer.shape[-1] > 1:  # classes, or tokens: (samples, tokens, words)
         check_classes(targets, answer.shape[-1])
         return cross_entropy(answer.flatten(0, -2), targets.flatten().long())
+    if targets.shape == (len(answer), 1) and answer.ndim == 2 and answer.shape[1] > 1:  # classes in a column
+        return usual_loss(answer, targets[:, 0])
     if targets.numel() == answer.numel():  # one or several questions of yes or no
         return binary_cross_entropy_with_logits(answer, targets.reshape(answer.shape).to(answer.dtype))
     check_classes(targets, answer.shape[1])
     return cross_entropy(answer, targets.long())  # classes at every pixel: (samples, classes, height, width)
+
+
+def as_numbers(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs as one tensor, and as many targets in their format."""
+    answer = first_tensor(outputs)
+    assert answer is not None, f"the net returned no tensor, but {type(outputs).__name__}"
+    return answer, targets.reshape(answer.shape).to(answer.dtype)
+
+
+def yes_or_no(outputs: Any, targets: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(*as_numbers(outputs, targets))
+
+
+def yes_or_no_of_probabilities(outputs: Any, targets: Tensor) -> Tensor:
+    return binary_cross_entropy(*as_numbers(outputs, targets))
+
+
+def soft_classes(outputs: Any, targets: Tensor) -> Tensor:
+    return cross_entropy(*as_numbers(outputs, targets))
+
+
+def absolute_error(outputs: Any, targets: Tensor) -> Tensor:
+    return l1_loss(*as_numbers(outputs, targets))
+
+
+def smooth_error(outputs: Any, targets: Tensor) -> Tensor:
+    return huber_loss(*as_numbers(outputs, targets))
+
+
+def log_likelihood(outputs: Any, targets: Tensor) -> Tensor:
+    """Of classes, from the logarithms of their probabilities."""
+    answer = first_tensor(outputs)
+    assert answer is not None, f"the net returned no tensor, but {type(outputs).__name__}"
+    return nll_loss(answer, targets)
+
+
+def recorded_loss(
+    losses: Sequence[LossFunction], outputs: Any, targets: Tensor, value: float
+) -> tuple[LossFunction | None, bool]:
+    """Which of these losses has this value, if any; and whether it does so for the next token's target.
+
+    Language models are called with their tokens as labels too, and shift them inside.
+    """
+    for shifted, given in ((False, targets), (True, next_tokens(targets))):
+        for loss in losses:
+            try:
+                found = float(loss(outputs, given).detach().float().mean()) if given is not None else math.nan
+            except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+                continue  # another loss, or of other outputs
+            if math.isclose(found, value, rel_tol=SAME_LOSS):
+                return loss, shifted
+    return None, False
+
+
+def next_tokens(targets: Any) -> Tensor | None:
+    """The target of each place is that of the next one, the last place has none; None for targets of other kinds."""
+    if not names_classes(targets) or targets.ndim != 2:
+        return None
+    return torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], IGNORED)], 1)
+
+
+def names_classes(targets: Any) -> bool:
+    """Whole numbers, for which cross-entropy is nearly always right; of floats the loss cannot be guessed."""
+    return torch.is_tensor(targets) and not targets.is_floating_point() and not targets.is_complex()
 
 
 def check_classes(targets: Tensor, count: int) -> None:
@@ -352,6 +439,12 @@ def check_classes(targets: Tensor, count: int) -> None:
     counted = targets[targets != IGNORED]
     if counted.numel() and not (int(counted.min()) >= 0 and int(counted.max()) < count):
         raise ValueError(f"expected classes from 0 to {count - 1}, got {int(counted.min())} to {int(counted.max())}")
+
+
+# Without `loss_fn` the first of these that gives what the loop records.
+USUAL_LOSSES: tuple[LossFunction, ...] = (
+    usual_loss, yes_or_no, yes_or_no_of_probabilities, log_likelihood, soft_classes, absolute_error, smooth_error,
+)  # fmt: skip
 
 
 def bare(model: nn.Module) -> nn.Module:

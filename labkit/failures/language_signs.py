@@ -107,6 +107,11 @@ def leak(run: Run, kind: Leak, pattern: str) -> Evidence | None:
 # right answer costs 0 to 0.2, a wrong one 10; of 73 % blank patches a wrong one is right by chance, which leaves 3.8.
 # Smoothed labels (0.1) cost 1 and 9.
 ASKED = 0.5
+# The net's own loss against the token asked for, over the smallest of its three. Above this it has learned another
+# token: the loss that is known is not the one that it was trained with. Sick nets on digits and text, from untrained to
+# trained: 1.00 to 1.08. Healthy ones after 20 steps and later, against the same token 1.36 to 2.18, against the second
+# next 1.29 to 1.68 (two seeds each).
+LEARNED_ANOTHER = 1.18
 SHIFTS = ("the token that it has just read", "the next token", "the token after the next")
 
 
@@ -122,6 +127,8 @@ def asked_for(run: Run, shift: int) -> Evidence | None:
     if not np.isfinite(costs).all() or costs.argmin() != shift:
         return None
     if not costs[shift] < ASKED * np.delete(costs, shift).min() or looks_ahead(run).kind:
+        return None
+    if learned[shift] > LEARNED_ANOTHER * learned.min():
         return None
     found = f"perfect predictions of {SHIFTS[shift]} cost {costs[shift]:.2g}, of {SHIFTS[1]} {costs[1]:.2g}; "
     return Evidence(

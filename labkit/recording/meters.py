@@ -64,7 +64,8 @@ class WeightMeter:
 
     @torch.no_grad()
     def __init__(self, model: nn.Module):
-        self.names, self.weights = zip(*model.named_parameters(), strict=True)
+        named = ((name, weight) for name, weight in model.named_parameters() if real(weight).numel())
+        self.names, self.weights = zip(*named, strict=True)
         self.device = self.weights[0].device
         small = [self.device.type == "cpu" and weight.numel() <= TOGETHER for weight in self.weights]
         self.order = sorted(range(len(small)), key=small.__getitem__)  # large ones first, each kind in forward order
@@ -743,24 +744,40 @@ def constant_loss(loss, answer, targets) -> float:
     if outputs.ndim == 3 and getattr(targets, "shape", None) == outputs.shape[::2] != outputs.shape[:2]:
         axes = (0, 2)  # (samples, classes, positions), as torch's cross-entropy takes them
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        # From 0, which is a good start for every usual loss; from the outputs of a large init it would be a long way.
-        constant = torch.zeros_like(outputs.detach().float().mean(axes, keepdim=True)).requires_grad_()
-        optimizer = torch.optim.LBFGS([constant], max_iter=20, line_search_fn="strong_wolfe")
-        found = []
-
-        def closure() -> torch.Tensor:
-            value = loss(replaced(answer, outputs, constant.expand_as(outputs)), targets).float().mean()
-            (slope,) = torch.autograd.grad(value, constant, allow_unused=True)  # not backward: a loss may have weights
-            constant.grad = torch.zeros_like(constant) if slope is None else slope
-            found.append(value.item())
-            if not math.isfinite(found[-1]):
-                raise ArithmeticError("no constant prediction has a finite loss")
-            return value
-
-        # Not every loss depends on the outputs alone, has a derivative or is finite everywhere.
-        with contextlib.suppress(ArithmeticError, RuntimeError, IndexError):
-            optimizer.step(closure)
+        # From 0, which is a good start for every usual loss of logits; from the outputs of a large init it would be a
+        # long way. For probabilities and numbers the mean of the targets is one.
+        zeros, found = torch.zeros_like(outputs.detach().float().mean(axes, keepdim=True)), []
+        for constant in (zeros, *mean_target(outputs, targets, axes)):
+            found += _lowest_losses(loss, answer, outputs, targets, constant)
     return min((each for each in found if math.isfinite(each)), default=math.nan)
+
+
+def mean_target(outputs: torch.Tensor, targets, axes: tuple[int, ...]) -> list[torch.Tensor]:
+    """The mean over samples, and over positions, of targets that are as many as the outputs; else none."""
+    if not torch.is_tensor(targets) or targets.is_complex() or targets.numel() != outputs.numel():
+        return []
+    return [targets.detach().reshape(outputs.shape).float().mean(axes, keepdim=True)]
+
+
+def _lowest_losses(loss, answer, outputs: torch.Tensor, targets, constant: torch.Tensor) -> list[float]:
+    """The losses of constant predictions on the way from this one to the best."""
+    constant = constant.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([constant], max_iter=20, line_search_fn="strong_wolfe")
+    found = []
+
+    def closure() -> torch.Tensor:
+        value = loss(replaced(answer, outputs, constant.expand_as(outputs)), targets).float().mean()
+        (slope,) = torch.autograd.grad(value, constant, allow_unused=True)  # not backward: a loss may have weights
+        constant.grad = torch.zeros_like(constant) if slope is None else slope
+        found.append(value.item())
+        if not math.isfinite(found[-1]):
+            raise ArithmeticError("no constant prediction has a finite loss")
+        return value
+
+    # Not every loss depends on the outputs alone, has a derivative or is finite everywhere.
+    with contextlib.suppress(ArithmeticError, RuntimeError, IndexError):
+        optimizer.step(closure)
+    return found
 
 
 def sample_losses(loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:

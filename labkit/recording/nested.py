@@ -106,7 +106,13 @@ def given(inputs: tuple, named: dict) -> torch.Tensor | None:
     return first_tensor((inputs, named))
 
 
+USUAL = (torch.Tensor, nn.Parameter)
+
+
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Dense and real: what the instruments can measure. Of complex numbers a view of both parts."""
+    """Dense and real: what the instruments can measure. Of complex numbers a view of both parts, of sharded ones (FSDP)
+    this process's part."""
+    if type(tensor) not in USUAL and hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
     tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from labkit.recording.guard import Guard, ProtectedHook
 from labkit.recording.meters import ActivationMeter, Probe, WeightMeter, first_column, first_weights
@@ -257,13 +258,27 @@ class Recorder(LossRecorder):
         self.model, self.loss, self.autocast, self.guard = model, loss, autocast, guard or Guard()
         self.device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
         super().__init__(optimizer, self.device, check_every)
-        self.weights = self._try(WEIGHTS, lambda: WeightMeter(model))
-        self.first_weights = self._try(WEIGHTS, lambda: first_weights(model)) or {}
+        self.weights: WeightMeter | None = None
+        self.first_weights: dict[str, dict] = {}
         self.activations = ActivationMeter(model, called)
         self.samples = SampleLog(model, self.optimizers, called)
         self.probe = Probe(model, loss, *probe, autocast, self.guard) if probe is not None else None
         self.tested = None  # the task, and the results of the tests on the probe, at the end
         self.full = FullSteps(full_every)
+        if not any(is_lazy(weight) for weight in model.parameters()):  # these get their shape in the first forward pass
+            self._begin_weights()
+        self._settle_chapter()
+
+    def _begin_weights(self) -> None:
+        self.weights = self._try(WEIGHTS, lambda: WeightMeter(self.model))
+        self.first_weights = self._try(WEIGHTS, lambda: first_weights(self.model)) or {}
+
+    @property
+    def _weight_meter(self) -> WeightMeter:
+        assert self.weights, "the weights are not known before the first forward pass"
+        return self.weights
+
+    def _settle_chapter(self) -> None:
         columns = {name: len(each) for name, each in self._axes().items()}
         self.chapter = chapter_length(
             10 + 4 * columns.get("layers", 0) + 5 * columns.get("parameters", 0) + 3 * columns["activations"]
@@ -316,10 +331,13 @@ class Recorder(LossRecorder):
         """Measure what is there before the update; returns the norm of all gradients."""
         if len(self.rows) >= self.chapter:
             self._begin_chapter()
+        if self.weights is None and WEIGHTS in self.guard:
+            self._begin_weights()
+            self._settle_chapter()
         full = self.steps in self.full
         if self._activations_due:
             self._try(ACTIVATIONS, lambda: self.activations.keep(len(self.rows)))
-        norm = self._try(WEIGHTS, lambda: self.weights.hold(full))
+        norm = self._try(WEIGHTS, lambda: self._weight_meter.hold(full))
         if norm is None:  # switched off
             return 0.0 if self.device.type == "cpu" else torch.zeros((), device=self.device)
         return norm
@@ -348,12 +366,12 @@ class Recorder(LossRecorder):
         if not self.full.jumped(step, *row, taken=self.steps):
             return
         self.past.notable.append(step)
-        if step == self.steps - 1:
+        if step == self.steps - 1 and self.weights:
             self._try(WEIGHTS, self.weights.measure_in_full)  # of this step, whose gradients are still there
 
     def _traces(self) -> dict[str, np.ndarray]:
         found = super()._traces()
-        found |= self._try(WEIGHTS, lambda: self.weights.traces(self.rows)) or {}
+        found |= self._try(WEIGHTS, lambda: self._weight_meter.traces(self.rows)) or {}
         found |= self._try(ACTIVATIONS, lambda: self.activations.traces(len(self.rows))) or {}
         return found | (self._try(SAMPLES, self.samples.traces) or {})
 
@@ -417,6 +435,7 @@ def stacked(evaluations: list[dict]) -> dict[str, np.ndarray]:
 
 def _column(values: list) -> np.ndarray:
     """One row per evaluation; NaN where an evaluation does not have this result."""
+    values = [in_single_precision(each) if torch.is_tensor(each) else each for each in values]
     if all(map(torch.is_tensor, values)) and len({each.shape for each in values}) == 1:
         return torch.stack(values).cpu().numpy()
     plain = [each.cpu().numpy() if torch.is_tensor(each) else each for each in values]
@@ -425,6 +444,11 @@ def _column(values: list) -> np.ndarray:
         plain, shapes = [each if each is None else float(np.mean(each)) for each in plain], {()}
     (shape,) = shapes
     return np.array([np.full(shape, np.nan) if each is None else each for each in plain])
+
+
+def in_single_precision(values: torch.Tensor) -> torch.Tensor:
+    """Of shorter floats: NumPy has no bfloat16."""
+    return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
 def origin_from_traces(traces: dict[str, np.ndarray], since: int, *, layers, activations, **_) -> dict | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from labkit.recording.facts import MOST_CLASSES
 from labkit.recording.leak_tests import best_column
@@ -25,6 +26,7 @@ AT_ONCE = 128  # of these in float64 at once: 128 KB, which stays in the cache
 OUTLIER = 10  # times the usual largest value of a sample; digits and photographs here stay below 2.2 times
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 CLASS_TYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+SHARDED = ("FSDPModule", "FullyShardedDataParallel")  # by name: to import them takes a second
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
@@ -384,7 +386,7 @@ def running_statistics(model: nn.Module) -> dict[str, torch.Tensor]:
     return {
         name: torch.stack([mean, variance]).detach()
         for name, (mean, variance) in kept.items()
-        if mean is not None and variance is not None
+        if mean is not None and variance is not None and not is_lazy(mean)
     }
 
 
@@ -393,7 +395,12 @@ def batch_norms(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def foreign_weights(result: torch.Tensor, model: nn.Module) -> list[list[int]]:
-    """Shapes of trainable tensors that the outputs or the loss depend on and that are not parameters of the net."""
+    """Shapes of trainable tensors that the outputs or the loss depend on and that are not parameters of the net.
+
+    None of a net that FSDP shards: it computes with gathered copies of its parameters.
+    """
+    if any(each.__name__ in SHARDED for module in model.modules() for each in type(module).__mro__):
+        return []
     known = {id(weight) for weight in model.parameters()}
     found, seen, todo = [], set(), [result.grad_fn]
     while todo:

@@ -59,4 +59,6 @@ def perfect_outputs(outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.
         truth = one_hot(known, outputs.shape[axis]).movedim(-1, axis).to(outputs.dtype)
         logits = [size * truth for size in LOGITS]
     likely = truth.clamp(ALMOST, 1 - ALMOST)
-    return [*logits, truth, likely, likely.log()]
+    perfect = [*logits, truth, likely, likely.log()]
+    # A loss may shift the targets itself, as those of language models do whose labels are their inputs.
+    return perfect + [each.roll(-1, 1) for each in perfect] if task == TOKENS else perfect

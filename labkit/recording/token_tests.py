@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from labkit.recording.nested import call, first_tensor
+from labkit.recording.nested import call, first_tensor, replaced
 
 SEQUENCES = 16  # that are tested: a net looks ahead in all of them or in none
 SHIFTS = (0, 1, 2)  # the token that was read, the next one, the one after it
@@ -41,7 +41,8 @@ def reads_and_predicts_tokens(x: Any, outputs: Any) -> bool:
     ids = tokens_of(x)
     if ids is None or not torch.is_tensor(outputs) or outputs.ndim != 3 or not outputs.is_floating_point():
         return False
-    return outputs.shape[:2] == ids.shape and bool((ids >= 0).all()) and int(ids.max()) < outputs.shape[2]
+    # One question, because a GPU has to wait for its answer.
+    return outputs.shape[:2] == ids.shape and bool(((ids >= 0) & (ids < outputs.shape[2])).all())
 
 
 def replaced_tokens(x: Any, ids: torch.Tensor) -> Any:
@@ -78,7 +79,7 @@ def looks_ahead(model: nn.Module, x: Any, outputs: torch.Tensor) -> dict[str, to
     assert ids is not None
     cut, before = ids.shape[1] // 2 + 1, outputs[: len(ids)].float()
     other = ids.clone()
-    other[:, cut:] = (ids[:, cut:] + 1) % (int(ids.max()) + 1)
+    other[:, cut:] = (ids[:, cut:] + 1) % (ids.max() + 1)
     found = {"leak_changed": replaced_tokens(x, other), "leak_cut": replaced_tokens(x, ids[:, :cut])}
     apart = {name: _apart(model, each, before) for name, each in found.items()}
     places = {f"{name}_by_position": each[:cut] for name, each in apart.items()}
@@ -181,7 +182,7 @@ def cached_positions(
     closest = torch.stack(distances).argmin()
     return {
         "cached_position_signal": position_signal(cached, outputs),
-        "cached_ahead": torch.tensor(AHEAD, device=closest.device)[closest].float(),
+        "cached_ahead": torch.tensor(AHEAD, device=closest.device).take(closest).float(),
     }
 
 
@@ -204,22 +205,22 @@ def token_tests(model: nn.Module, x: Any, y: Any, outputs: Any) -> dict[str, tor
 
 
 @torch.no_grad()
-def what_the_loss_asks(
-    loss: Callable[[Any, Any], torch.Tensor], x: Any, y: Any, outputs: torch.Tensor
-) -> dict[str, float]:
+def what_the_loss_asks(loss: Callable[[Any, Any], torch.Tensor], x: Any, y: Any, answer: Any) -> dict[str, float]:
     """The loss of outputs that name the token that was read, the next one or the one after it, and are sure of it.
 
     The smallest is what the net is asked for, wherever the shift is made: in the data, in the net or in the loss.
+    `answer` is all that the net returns, with the outputs in it.
     """
-    ids = tokens_of(x)
-    if ids is None or not reads_and_predicts_tokens(x, outputs):
+    ids, outputs = tokens_of(x), first_tensor(answer)
+    if ids is None or outputs is None or not reads_and_predicts_tokens(x, outputs):
         return {}
     ids, y = ids[:SEQUENCES], y[:SEQUENCES]
     found = {}
     for shift in SHIFTS:
         named = torch.cat([ids[:, shift:], ids[:, :shift]], dim=1).long()
         try:
-            value = loss(SURE * one_hot(named, outputs.shape[2]).to(outputs.dtype), y).float().mean()
+            perfect = SURE * one_hot(named, outputs.shape[2]).to(outputs.dtype)
+            value = loss(replaced(answer, outputs, perfect), y).float().mean()
         except (RuntimeError, ValueError, IndexError, ArithmeticError, AttributeError, TypeError):
             return {}  # a loss that wants more than logits
         found[f"asks_{shift}"] = float(value)

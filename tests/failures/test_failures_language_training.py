@@ -21,7 +21,7 @@ from labkit.failures.language import (
     targets_shifted_twice,
     tied_embedding_too_large,
 )
-from labkit.failures.language_signs import ASKED
+from labkit.failures.language_signs import ASKED, LEARNED_ANOTHER
 from labkit.failures.numerics import clipped_before_unscaling
 from labkit.recording import token_tests
 from labkit.training.language import next_token_loss
@@ -67,7 +67,7 @@ def test_a_run_without_tokens_says_nothing():
 # --- which token is it asked for? -----------------------------------------------------------------
 
 
-def asking(*costs: float, learned=(2.1, 0.6, 1.7)):
+def asking(*costs: float, learned=(3.0, 3.0, 3.0)):  # as before training
     tests = {f"asks_{shift}": cost for shift, cost in enumerate(costs)}
     return language_run({"probe_tests": tests}, shift_loss=np.tile(learned, (5, 1)))
 
@@ -79,6 +79,17 @@ def test_the_cheapest_perfect_prediction_says_what_is_asked(shift, name):
         costs[shift] = 4.0 * ASKED * factor
         assert names_of(asking(*costs)) == found
     assert names_of(asking(4.0, 0.2, 4.0, learned=(0.1, 5.0, 5.0))) == []  # the loss is right: it asks for the next
+
+
+@pytest.mark.parametrize(("shift", "name"), [(0, "targets_not_shifted"), (2, "targets_shifted_twice")])
+def test_a_net_that_has_learned_another_token_was_asked_for_that_one(shift, name):
+    """The loss of the probe is not always that of the loop: nets that take labels shift them inside."""
+    costs = [4.0, 4.0, 4.0]
+    costs[shift] = 0.0
+    for factor, found in ((0.97, [name]), (1.03, [])):
+        learned = [3.0, 3.0, 3.0]
+        learned[shift] = 3.0 * LEARNED_ANOTHER * factor
+        assert names_of(asking(*costs, learned=learned)) == found
 
 
 def test_where_the_loss_is_not_known_the_net_itself_tells_with_less_certainty():

@@ -17,7 +17,7 @@ from labkit.recording.run import Run
 
 def state(net: torch.nn.Module) -> bytes:
     """Every parameter and buffer, bit by bit."""
-    return b"".join(value.numpy().tobytes() for value in net.state_dict().values())
+    return b"".join(value.flatten().view(torch.uint8).numpy().tobytes() for value in net.state_dict().values())
 
 
 @hostile

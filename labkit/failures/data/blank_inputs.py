@@ -1,5 +1,7 @@
 """Every image arrives as zeros: the net can learn the class frequencies, and nothing else."""
 
+import numpy as np
+
 from labkit.failures.mode import Evidence, FailureMode, Knob
 from labkit.failures.signs import left_over
 from labkit.recording.run import Run
@@ -26,7 +28,9 @@ sick = healthy.but(batches=blank)
 
 def signature(run: Run) -> Evidence | None:
     width, loss = input_deviation(run), late_loss(run)
-    learned = loss < NOTHING_LEARNED * chance_loss(run) and not left_over(run) > NOTHING_LEARNED
+    chance = chance_loss(run)
+    nothing = run["loss"][0] if np.isnan(chance) else chance  # the first loss, where no better measure is known
+    learned = loss < NOTHING_LEARNED * nothing and not left_over(run) > NOTHING_LEARNED
     if not width < FLAT or learned:
         return None
     return Evidence(
