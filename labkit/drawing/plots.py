@@ -226,12 +226,15 @@ STAGES = ("inputs", "weights", "activations", "loss", "gradients")
 
 
 def origin(thing, ax: Axes | None = None) -> Axes:
-    """Where a run became non-finite: the stages from inputs to gradients, the first bad one marked; or the error."""
+    """Where a run became non-finite: the stages from inputs to gradients, the first bad one marked; or the error.
+
+    Of several runs it shows the last, which stands behind those it is compared with.
+    """
     ax = ax or new_axes()
     ax.set_axis_off()
     if not thing:
         return ax
-    run = _one(thing)
+    run = _one(list(thing.values())[-1] if isinstance(thing, Mapping) else thing)
     found, error = run.facts.get("first_nonfinite"), run.facts.get("error")
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.5, len(STAGES) - 0.5)
@@ -738,13 +741,28 @@ def picture_kind(path) -> str:
 
 def new_axes(title: str = "", xlabel: str = "", ylabel: str = "") -> Axes:
     """Axes in a figure of their own, for what no function here draws, with the look of those that are drawn here."""
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
-    ax.set_title(title, fontsize="medium", loc="left")
-    ax.set_prop_cycle(color=OTHERS)
-    ax.spines[["top", "right"]].set_visible(False)
+    _, ax = subplots()
+    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
     return ax
+
+
+def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] = (5, 3.2), **options) -> tuple:
+    """A figure and its axes, as pyplot's `subplots` returns them, with the look of those that are drawn here."""
+    figure = Figure(figsize=figsize, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, subplot_kw={"axes_class": _Plain}, **options)
+
+
+class _Plain(Axes):
+    """Axes without a frame at the top and on the right, a small title on the left, and colours for everybody."""
+
+    def __init__(self, *place, **options):
+        super().__init__(*place, **options)
+        self.set_prop_cycle(color=OTHERS)
+        self.spines[["top", "right"]].set_visible(False)
+
+    def set_title(self, label, fontdict=None, loc="left", **options):
+        return super().set_title(label, fontdict, loc, **{"fontsize": "medium"} | options)
 
 
 def mark_nonfinite(run: Run, ax: Axes) -> None:

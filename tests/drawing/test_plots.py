@@ -455,6 +455,7 @@ def test_the_origin_of_a_nan_is_marked_on_the_way_from_inputs_to_gradients():
     words = words_of(plots.origin(bad))
     assert "step 7" in words and "loss: softmax" in words and "gradients" in words
     assert "All values are finite" in words_of(plots.origin(hand_made()))
+    assert "loss: softmax" in words_of(plots.origin({"healthy": hand_made(), "your run": bad}))
 
 
 def test_an_error_is_shown_in_its_own_words():
@@ -571,6 +572,16 @@ def test_side_by_side_draws_each_instrument_once_with_one_legend():
 
 
 # --- any numbers ----------------------------------------------------------------------------------
+
+
+def test_subplots_have_the_look_of_what_is_drawn_here():
+    figure, (left, right) = plots.subplots(1, 2, figsize=(9, 3), sharey=True)
+    left.set(title="one")
+    right.set_title("two", fontsize="large", loc="center")
+    assert left.plot([1])[0].get_color() == plots.OTHERS[0] and right.bar([0], [1])[0].get_width()
+    assert left.get_title(loc="left") == "one" and right.get_title() == "two"
+    assert not any(ax.spines[side].get_visible() for ax in (left, right) for side in ("top", "right"))
+    assert tuple(figure.get_size_inches()) == (9, 3) and left.get_ylim() == right.get_ylim()
 
 
 def test_lines_of_any_numbers_have_a_style_by_name_and_holes_where_a_value_cannot_be_drawn():
