@@ -452,9 +452,12 @@ def gradient_flow(found, ax: Axes | None = None) -> Axes:
     ax = ax or new_axes()
     for place, row in enumerate(found.rows):
         style = BAR_STYLES["healthy" if row.status == "ok" else "sick"]
-        ax.barh(place, _positive(np.array([row.size])).filled(np.nan)[0], **style)
-        if row.status != "ok":
-            ax.annotate(row.status, (0.02, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
+        size = _positive(np.array([row.size])).filled(np.nan)[0]
+        ax.barh(place, size, **style)
+        if row.status != "ok":  # beside the bar; where there is none, at the axis
+            end, across = (size, "data") if np.isfinite(size) else (0, "axes fraction")
+            beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
+            ax.annotate(row.status, (end, place), xycoords=(across, "data"), **beside)
     ax.set_yticks(range(len(found.rows)), [row.name for row in found.rows], fontsize="small")
     ax.invert_yaxis()
     ax.set_xscale("log")

@@ -46,6 +46,16 @@ def test_each_status_has_its_threshold(factor, status):
     assert status in str(flow) and flow.plot() is not None
 
 
+@pytest.mark.parametrize("factor", [0.5 * VANISHING, 2 * EXPLODING])
+def test_a_status_stands_beside_its_bar(factor):
+    net = two_layers()
+    net[0].weight.grad, net[1].weight.grad = torch.full((4, 4), factor), torch.ones(4, 4)
+    ax = gradient_flow(net).plot()
+    ax.figure.canvas.draw()
+    (status,) = ax.texts
+    assert status.get_window_extent().x0 > ax.patches[0].get_window_extent().x1
+
+
 def test_with_a_batch_the_gradients_are_put_back():
     net = nn.Sequential(nn.Linear(4, 3))
     x, y = torch.ones(2, 4), torch.tensor([0, 1])
