@@ -1,7 +1,6 @@
 """The same instruments around any PyTorch training loop: two lines, and what they record is an ordinary run."""
 
 import contextlib
-import copy
 import dataclasses
 import math
 import sys
@@ -25,9 +24,10 @@ from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.recording.guard import Guard
 from labkit.recording.meters import Probe, WeightMeter
 from labkit.recording.nan_hunt import in_forward, in_gradients, in_loss
-from labkit.recording.nested import Call, first_tensor, split_batch
-from labkit.recording.recorder import FULL_EVERY, ORIGIN, PROBE, SAMPLES, Recorder
+from labkit.recording.nested import copied, entries, first_tensor, split_batch, with_tensors
+from labkit.recording.recorder import FULL_EVERY, ORIGIN, PROBE, SAMPLES, Recorder, in_single_precision
 from labkit.recording.run import Run
+from labkit.recording.undisturbed import replaying
 from labkit.training.loop import error_facts
 from labkit.training.state import current_scale
 
@@ -36,6 +36,7 @@ FIRST_ALARM, LATEST_ALARM = 8, 256  # steps: after 8, 16, 32 ... 256, then every
 # A first batch that becomes the probe: its samples, fewer tell too little and more cost time; and how far its loss may
 # be from the one recorded: rounding gives 1e-6, another loss differs by 1e-2 and more.
 FEWEST, MOST_SAMPLES, SAME_LOSS = 8, 512, 1e-4
+MOST_ENTRIES = 2**25  # numbers of the first batch and its outputs that are kept until the first validation: 128 MB
 
 
 class Alarm(RuntimeError):
@@ -130,9 +131,9 @@ class Watch(Recorder):
         self.alarmed: set[str] = set()
         self.error: dict | None = None
         self.hook: Any = None
-        # What the net was called with at the first step, the targets, its outputs and the loss; until it is known
+        # What the net was called with at the first step, the targets, what it returned and the loss; until it is known
         # which loss that is.
-        self.first_batch: tuple[Any, Tensor, Tensor, Tensor] | None = None
+        self.first_batch: tuple[Any, Tensor, Any, Tensor] | None = None
         self.unsettled = self.guesses and self.probe is not None
 
     def __enter__(self) -> Self:
@@ -220,6 +221,7 @@ class Watch(Recorder):
             self._try(SAMPLES, lambda: self.samples.step(value, y))
             if self.calls == 0 and (self.probe is None or self.unsettled):
                 self.first_batch = self._try(PROBE, lambda: self._keep_first_batch(value, y))
+            self.samples.latest_answer = None
             self.loss_was_finite = self.before_update is None or bool(value.isfinite())
             row, self.held = WeightMeter.row(value, norm), None
             scale = current_scale(self.scaler) if self.scaler else 1.0
@@ -231,30 +233,36 @@ class Watch(Recorder):
         if self.on_alarm and due and self._time_for_alarms():
             self.raise_alarms()
 
-    def _keep_first_batch(self, loss: Tensor, y: Any) -> tuple[Any, Tensor, Tensor, Tensor] | None:
+    def _keep_first_batch(self, loss: Tensor, y: Any) -> tuple[Any, Tensor, Any, Tensor] | None:
         """Copies, because the loop may go on in the same memory; the comparison waits, because it synchronises."""
-        outputs, given = self.activations.latest.get("outputs"), self.samples.latest
+        answer, given = self.samples.latest_answer, self.samples.latest
+        outputs = first_tensor(answer)
         if outputs is None or given is None:
             return None
-        y = split_batch(given.named)[1] if y is None and isinstance(given, Call) else y  # the net computes the loss
-        if not torch.is_tensor(y) or not y.ndim or len(y) > MOST_SAMPLES:
+        y = split_batch(given.named)[1] if y is None else y  # the net computes the loss
+        if not torch.is_tensor(y) or not y.ndim:
             return None
-        if self.probe is not None:  # of which only the loss is looked for
-            return None, y.clone(), outputs.clone(), loss.detach().clone()
-        alone = isinstance(given, Call) and len(given.positional) == 1 and not given.named
-        x = given.positional[0] if alone else given
-        return copy.deepcopy(x), y.clone(), outputs.clone(), loss.detach().clone()
+        x: Any = None  # of a probe that was given only the loss is looked for
+        if self.probe is None:
+            x = given.positional[0] if len(given.positional) == 1 and not given.named else given
+        kept = x, outputs if self.guesses else answer
+        if entries(kept) > MOST_ENTRIES or (self.probe is None and len(y) > MOST_SAMPLES):
+            return None
+        x, answer = copied(kept)
+        return x, y.to(outputs.device, copy=True), answer, loss.detach().clone()
 
     def _settle_probe(self) -> None:
         """Before the probe is examined: which loss does the loop record? Without a probe its first batch becomes it."""
         recorded, self.first_batch, asked, self.unsettled = self.first_batch, None, self.unsettled, False
         found, shifted = None, False
         if recorded:
-            x, y, outputs, loss = recorded
-            found, shifted = recorded_loss(USUAL_LOSSES if self.guesses else (self.loss,), outputs, y, float(loss))
+            x, y, answer, loss = recorded
+            with replaying(self.model, self.device), self.autocast():  # a loss may draw random numbers
+                found, shifted = recorded_loss(USUAL_LOSSES if self.guesses else (self.loss,), answer, y, float(loss))
         if asked:
             assert self.probe
             self.loss = self.probe.loss = found or (usual_loss if names_classes(self.probe.y) else None)
+            self.probe.loss_is_known = found is not None
             self.probe.y = next_tokens(self.probe.y) if shifted else self.probe.y
         elif recorded and found and len(y) >= FEWEST:
             self.loss = found
@@ -382,7 +390,11 @@ def yes_or_no(outputs: Any, targets: Tensor) -> Tensor:
 
 
 def yes_or_no_of_probabilities(outputs: Any, targets: Tensor) -> Tensor:
-    return binary_cross_entropy(*as_numbers(outputs, targets))
+    """NaN for what is no probability: with that, a GPU would end the process."""
+    answer, truth = as_numbers(outputs, targets)
+    fine = ((answer >= 0) & (answer <= 1) & (truth >= 0) & (truth <= 1)).all()
+    cost = binary_cross_entropy(answer.nan_to_num(0.0).clamp(0, 1), truth.nan_to_num(0.0).clamp(0, 1))
+    return torch.where(fine, cost, math.nan)
 
 
 def soft_classes(outputs: Any, targets: Tensor) -> Tensor:
@@ -401,25 +413,30 @@ def log_likelihood(outputs: Any, targets: Tensor) -> Tensor:
     """Of classes, from the logarithms of their probabilities."""
     answer = first_tensor(outputs)
     assert answer is not None, f"the net returned no tensor, but {type(outputs).__name__}"
+    check_classes(targets, answer.shape[1])
     return nll_loss(answer, targets)
 
 
 def recorded_loss(
-    losses: Sequence[LossFunction], outputs: Any, targets: Tensor, value: float
+    losses: Sequence[LossFunction], answer: Any, targets: Tensor, value: float
 ) -> tuple[LossFunction | None, bool]:
     """Which of these losses has this value, if any; and whether it does so for the next token's target.
 
-    Language models are called with their tokens as labels too, and shift them inside.
+    Language models are called with their tokens as labels too, and shift them inside. Before training their loss is
+    nearly the same for any targets, so the nearest counts. Of outputs in 16 bits many take the loss in float32.
     """
-    for shifted, given in ((False, targets), (True, next_tokens(targets))):
-        for loss in losses:
-            try:
-                found = float(loss(outputs, given).detach().float().mean()) if given is not None else math.nan
-            except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
-                continue  # another loss, or of other outputs
-            if math.isclose(found, value, rel_tol=SAME_LOSS):
-                return loss, shifted
-    return None, False
+    nearest: tuple[float, LossFunction | None, bool] = (math.inf, None, False)
+    for shifted, wanted in ((False, targets), (True, next_tokens(targets))):
+        for loss in losses if wanted is not None else ():
+            for given in (answer, with_tensors(answer, in_single_precision)):
+                try:
+                    found = float(loss(given, wanted).detach().float().mean())
+                except Exception:
+                    continue  # another loss, or of other outputs
+                off = abs(found - value)
+                if off <= SAME_LOSS * max(abs(found), abs(value)) and off < nearest[0]:
+                    nearest = off, loss, shifted
+    return nearest[1:]
 
 
 def next_tokens(targets: Any) -> Tensor | None:

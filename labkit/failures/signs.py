@@ -182,7 +182,7 @@ def looks(run: Run) -> Look:
         return "nothing"
     if not np.isfinite(losses[-1]) or run.facts.get("first_nonfinite"):
         return "not finite"
-    if np.min(losses) < 0:
+    if np.nanmin(losses) < 0:
         return "nothing"  # a loss of policies, a likelihood: its size says nothing, and no more do ratios
     first, late = float(losses[0]), late_loss(run)
     if late > JUMPED * first or (np.nanmax(losses) > 5 * first and late > CHANCE * first):

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -71,22 +71,43 @@ def first_tensor(thing: Any) -> torch.Tensor | None:
 
 
 def replaced(thing: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """The same structure of tuples, lists, dictionaries and dataclasses, with another tensor in the place of one."""
-    if thing is old:
-        return new
+    """The same structure, with another tensor in the place of one."""
+    return with_tensors(thing, lambda tensor: new if tensor is old else tensor)
+
+
+def copied(thing: Any) -> Any:
+    """The same structure with copies of its tensors, which belong to no graph."""
+    return with_tensors(thing, lambda tensor: tensor.detach().clone())
+
+
+def entries(thing: Any) -> int:
+    """How many numbers there are in its tensors."""
+    found: list[torch.Tensor] = []
+    with_tensors(thing, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return sum(tensor.numel() for tensor in found)
+
+
+def with_tensors(thing: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure of tuples, lists, dictionaries, dataclasses and objects with changed tensors; what has no
+    tensors is the same."""
+    if torch.is_tensor(thing):
+        return change(thing)
     if isinstance(thing, Mapping):
         changed = copy.copy(thing)
         for name, value in thing.items():
-            changed[name] = replaced(value, old, new)  # type: ignore[index]  # dictionaries are mutable
+            changed[name] = with_tensors(value, change)  # type: ignore[index]  # dictionaries are mutable
         return changed
     if isinstance(thing, tuple | list):
-        parts = [replaced(part, old, new) for part in thing]
+        parts = [with_tensors(part, change) for part in thing]
         return type(thing)(*parts) if hasattr(thing, "_fields") else type(thing)(parts)
+    parts_of_it = {name: with_tensors(part, change) for name, part in _named_parts(thing).items()}
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        return dataclasses.replace(
-            thing, **{name: replaced(part, old, new) for name, part in _named_parts(thing).items()}
-        )
-    return thing
+        return dataclasses.replace(thing, **parts_of_it)
+    if not parts_of_it:
+        return thing
+    changed = copy.copy(thing)
+    vars(changed).update(parts_of_it)
+    return changed
 
 
 def _named_parts(thing: Any) -> Mapping[str, Any]:

@@ -371,7 +371,8 @@ class Recorder(LossRecorder):
 
     def _traces(self) -> dict[str, np.ndarray]:
         found = super()._traces()
-        found |= self._try(WEIGHTS, lambda: self._weight_meter.traces(self.rows)) or {}
+        if self.weights:
+            found |= self._try(WEIGHTS, lambda: self._weight_meter.traces(self.rows)) or {}
         found |= self._try(ACTIVATIONS, lambda: self.activations.traces(len(self.rows))) or {}
         return found | (self._try(SAMPLES, self.samples.traces) or {})
 

@@ -63,6 +63,7 @@ class SampleLog:
         self.listening = True
         self.hooks: list[Any] = []
         self.latest: Call | None = None  # the last forward pass with gradients
+        self.latest_answer: Any = None  # what the net returned in it; of the first step only
 
     def attach(self, protect=lambda hook: hook) -> None:
         """`protect` is put around the hook: what it raises must not reach the forward pass."""
@@ -74,7 +75,7 @@ class SampleLog:
     def detach(self) -> None:
         for hook in self.hooks:
             hook.remove()
-        self.latest = None
+        self.latest = self.latest_answer = None
 
     @contextlib.contextmanager
     def not_listening(self):
@@ -96,10 +97,12 @@ class SampleLog:
 
     def _note_outputs(self, _, __, output) -> None:
         """What the outputs depend on. Not the loss, which may ask a second net: a critic, a teacher, a target."""
-        if self.foreign is None and self.listening and torch.is_grad_enabled():
-            outputs = first_tensor(output)
-            if outputs is not None and outputs.grad_fn is not None:
-                self.foreign = foreign_weights(outputs, self.model)
+        if not (self.listening and torch.is_grad_enabled()):
+            return
+        self.latest_answer = output
+        outputs = first_tensor(output) if self.foreign is None else None
+        if outputs is not None and outputs.grad_fn is not None:
+            self.foreign = foreign_weights(outputs, self.model)
 
     def step(self, loss: torch.Tensor, labels) -> None:
         """The forward passes since the last call belong to this training step."""

@@ -42,7 +42,7 @@ def perfect_outputs(outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.
 
     Which of them a loss expects cannot be seen, so all are returned; none for a task that is not known.
     """
-    task = task_of(outputs, targets)
+    task, axis = task_of(outputs, targets), class_axis(outputs, targets)
     if task == NUMBERS:
         numbers = targets.reshape(outputs.shape).to(outputs.dtype)
         # Counts and the like are often predicted as their logarithm, as the Poisson loss expects it.
@@ -53,12 +53,14 @@ def perfect_outputs(outputs: torch.Tensor, targets: torch.Tensor) -> list[torch.
         truth = targets.reshape(outputs.shape).to(outputs.dtype)
         logits = [size * (2 * truth - 1) for size in LOGITS]
     else:
-        axis = class_axis(outputs, targets)
         assert axis is not None
         known = targets.clamp(0, outputs.shape[axis] - 1).long()  # -100 and the like: left out of the loss anyway
         truth = one_hot(known, outputs.shape[axis]).movedim(-1, axis).to(outputs.dtype)
         logits = [size * truth for size in LOGITS]
     likely = truth.clamp(ALMOST, 1 - ALMOST)
     perfect = [*logits, truth, likely, likely.log()]
+    if task != TOKENS:
+        return perfect
     # A loss may shift the targets itself, as those of language models do whose labels are their inputs.
-    return perfect + [each.roll(-1, 1) for each in perfect] if task == TOKENS else perfect
+    places = 1 if axis == -1 else 2
+    return perfect + [each.roll(-1, places) for each in perfect]

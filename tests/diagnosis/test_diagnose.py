@@ -191,6 +191,9 @@ def test_thin_evidence_is_no_diagnosis(monkeypatch):
         ([2.3, 20, *([1.7] * 98)], "stops too high"),
         ([2.3, *([2.3 * 0.26] * 99)], "stops too high"),
         ([2.3, *([2.3 * 0.24] * 99)], "nothing"),
+        ([0.1, *([0.2] * 99)], "jumps"),
+        ([0.1, *([0.2] * 98), -0.1], "nothing"),  # a likelihood: its size says nothing
+        ([0.1, np.nan, *([0.2] * 97), -0.1], "nothing"),
     ],
 )
 def test_what_anybody_sees_in_the_loss(losses, look):

@@ -1,15 +1,27 @@
 """Around anybody's own loop: the same run as ours, nothing changed, no hook left behind."""
 
 import copy
+import types
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import labkit
-from labkit.diagnosis.watch import Alarm, Watch, bare, usual_loss, watch
+from labkit.diagnosis.watch import (
+    USUAL_LOSSES,
+    Alarm,
+    Watch,
+    bare,
+    log_likelihood,
+    recorded_loss,
+    usual_loss,
+    watch,
+    yes_or_no_of_probabilities,
+)
 from labkit.recording.meters import WeightMeter
 from labkit.recording.recorder import Recorder
 from labkit.training.data import load
@@ -775,3 +787,177 @@ def test_without_a_probe_the_first_batch_becomes_it_if_its_usual_loss_is_recorde
         record.validation(loss=1.0)
     assert ("probe_loss" in record.run) is probed
     assert ("constant_loss" in record.run.facts) is probed
+
+
+# --- which loss does the loop record? -------------------------------------------------------------
+
+
+def trained_on(x, y, model, cost, steps: int = 2, told=None, **options) -> Watch:
+    """A watched loop on this batch, with one validation; `told` is what it records in the place of (x, y)."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with strictly(model, optimizer, **options) as record:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = cost(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y) if told is None else told)
+        record.validation(loss=1.0)
+    return record
+
+
+torch.manual_seed(0)
+SCORES, CLASSES, NUMBERS = torch.randn(16, 3), torch.randint(3, (16,)), 2 * torch.randn(16, 3)
+
+
+@pytest.mark.parametrize(("loss", "outputs", "targets"), [
+    (cross_entropy, SCORES, CLASSES),
+    (F.binary_cross_entropy_with_logits, SCORES, (NUMBERS > 0).float()),
+    (F.binary_cross_entropy, SCORES.sigmoid(), (NUMBERS > 0).float()),
+    (F.nll_loss, SCORES, CLASSES),
+    (cross_entropy, SCORES, NUMBERS.softmax(1)),
+    (F.l1_loss, SCORES, NUMBERS),
+    (F.huber_loss, SCORES, NUMBERS),
+    (F.smooth_l1_loss, SCORES, NUMBERS),
+    (mse_loss, SCORES, NUMBERS),
+])  # fmt: skip
+def test_the_usual_losses_are_told_apart_by_their_value(loss, outputs, targets):
+    value = float(loss(outputs, targets))
+    found, shifted = recorded_loss(USUAL_LOSSES, outputs, targets, value)
+    assert found and not shifted
+    others = torch.randn(16, 3).sigmoid(), targets.roll(1, 0)
+    assert float(found(*others)) == pytest.approx(float(loss(*others)), rel=1e-5)
+    assert recorded_loss(USUAL_LOSSES, outputs, targets, 1.001 * value) == (None, False)  # SAME_LOSS
+
+
+@pytest.mark.parametrize("outputs", [SCORES, SCORES.sigmoid() * torch.nan, SCORES / 0])
+@pytest.mark.parametrize("targets", [(NUMBERS > 0).float(), NUMBERS])
+def test_what_is_no_probability_never_reaches_a_loss_that_would_end_the_process_on_a_gpu(outputs, targets, monkeypatch):
+    def checked(*given):
+        assert all(((each >= 0) & (each <= 1)).all() for each in given)
+        return F.binary_cross_entropy(*given)
+
+    monkeypatch.setattr("labkit.diagnosis.watch.binary_cross_entropy", checked)
+    assert yes_or_no_of_probabilities(outputs, targets).isnan()
+    assert not yes_or_no_of_probabilities(SCORES.sigmoid(), (NUMBERS > 0).float()).isnan()
+
+
+def test_classes_that_do_not_exist_never_reach_one_either():
+    for targets in (CLASSES + 1, CLASSES - 1):
+        with pytest.raises(ValueError, match="expected classes from 0 to 2"):
+            log_likelihood(SCORES, targets)
+    assert log_likelihood(SCORES, CLASSES) == F.nll_loss(SCORES, CLASSES)
+
+
+def test_of_losses_that_are_nearly_the_same_before_training_the_nearest_counts():
+    """A language model that shifts its labels inside; the other loss differs by 1e-5 as a share."""
+    torch.manual_seed(0)
+    outputs, labels = 1e-4 * torch.randn(16, 8, 50), torch.randint(50, (16, 8))
+    inside = float(cross_entropy(outputs[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
+    assert float(usual_loss(outputs, labels)) == pytest.approx(inside, rel=3e-5)
+    assert recorded_loss(USUAL_LOSSES, outputs, labels, inside) == (usual_loss, True)
+    assert recorded_loss(USUAL_LOSSES, outputs, labels, float(usual_loss(outputs, labels))) == (usual_loss, False)
+
+
+@pytest.mark.parametrize(("samples", "features"), [(600, 4), (128, 784)])  # MOST_SAMPLES; meters.LARGE
+def test_the_loss_of_a_probe_is_found_in_batches_of_any_size(samples, features):
+    x = torch.rand(samples, features)
+    record = trained_on(x, x, nn.Linear(features, features), F.l1_loss, probe=(x[:64], x[:64]))
+    loss = F.l1_loss(record.model(x[:64]), x[:64])
+    assert record.run["probe_loss"] == pytest.approx([loss.item()])
+
+
+@pytest.mark.parametrize("most", [300, 200])
+def test_a_first_batch_that_would_fill_the_memory_is_not_kept(most, monkeypatch):
+    monkeypatch.setattr("labkit.diagnosis.watch.MOST_ENTRIES", most)
+    x = torch.rand(32, 4)  # and as many outputs: 256 numbers
+    record = trained_on(x, x, nn.Linear(4, 4), mse_loss)
+    assert ("probe_loss" in record.run) is (most > 256)
+
+
+@pytest.mark.parametrize("told", ["both", "loss alone"])
+def test_a_probe_of_numbers_has_no_loss_where_none_is_known(told):
+    """Of classes the loss can be guessed; of numbers it would be one of many."""
+    x, batch = torch.randn(32, 4), None if told == "both" else ()
+    odd = trained_on(x, x, nn.Linear(4, 4), lambda *pair: mse_loss(*pair) + 1, told=batch, probe=(x, x))
+    assert "probe_loss" not in odd.run
+    y = torch.randint(4, (32,))
+    smooth = trained_on(
+        x, y, nn.Linear(4, 4), lambda *pair: cross_entropy(*pair, label_smoothing=0.2), told=batch, probe=(x, y)
+    )
+    assert smooth.run["probe_loss"] == pytest.approx([cross_entropy(smooth.model(x), y).item()])
+
+
+@pytest.mark.parametrize("in_float32", [True, False])
+def test_of_outputs_in_16_bits_the_loss_may_be_taken_in_either_format(in_float32):
+    x, y = torch.randn(64, 5).bfloat16(), torch.randint(3, (64,))
+
+    def loss(outputs, targets):
+        return cross_entropy(outputs.float() if in_float32 else outputs, targets)
+
+    assert "probe_loss" in trained_on(x, y, nn.Linear(5, 3).bfloat16(), loss).run
+
+
+class Named(nn.Module):
+    """Returns its scores under a name, in a dictionary or as the attribute of an object."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.layer = kind, nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.kind(scores=self.layer(x), name="scores")
+
+
+@pytest.mark.parametrize(("kind", "read"), [
+    (dict, lambda outputs: outputs["scores"]), (types.SimpleNamespace, lambda outputs: outputs.scores),
+])  # fmt: skip
+def test_a_loss_of_ones_own_gets_all_that_the_net_returns(kind, read):
+    def loss(outputs, targets):
+        return cross_entropy(read(outputs), targets)
+
+    x, y = torch.randn(32, 5), torch.randint(3, (32,))
+    assert "probe_loss" in trained_on(x, y, Named(kind), loss, loss_fn=loss).run
+
+
+def test_a_loss_that_draws_random_numbers_draws_the_same_ones_without_the_watch():
+    def loss(outputs, targets):
+        return cross_entropy(outputs, targets) + 0 * torch.rand(())
+
+    x, y = torch.randn(32, 5), torch.randint(3, (32,))
+    trained_on(x, y, nn.Linear(5, 3), loss, loss_fn=loss)  # no number is drawn for the first time
+    torch.manual_seed(1)
+    trained_on(x, y, nn.Linear(5, 3), loss, loss_fn=loss)
+    watched = torch.rand(1)
+    torch.manual_seed(1)
+    nn.Linear(5, 3)
+    assert torch.equal(watched, torch.rand(4)[2:3])  # two steps, two numbers
+
+
+def test_a_net_behind_another_net_is_probed_with_a_copy_of_its_inputs(capsys):
+    torch.manual_seed(0)
+    body, head = nn.Linear(5, 4), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    x, y = torch.randn(32, 5), torch.randint(3, (32,))
+    with watch(head, optimizer) as record:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = cross_entropy(head(body(x)), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+        record.validation(loss=1.0)
+    assert "probe_loss" in record.run and not record.probe.x.requires_grad
+    assert capsys.readouterr().err == ""
+
+
+def test_a_lazy_net_may_be_asked_before_its_first_step():
+    model = nn.Sequential(nn.LazyLinear(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.randn(32, 5), torch.randint(3, (32,))
+    with strictly(model, optimizer) as record:
+        assert len(record.run) == 0 and "grad_norm" not in record.run
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+        record.step(1.0, batch=(x, y))
+    assert record.run.parameters == ("0.weight", "0.bias") and record.run["grad_norm"].shape == (1, 1)

@@ -83,6 +83,14 @@ def test_frozen_layers_are_a_failure_while_the_loss_is_high(end, named):
     assert seen("frozen_layers", run_with({"without_gradient": list(PARAMETERS)}, probe_loss=losses)) is None
 
 
+@pytest.mark.parametrize(("left", "named"), [(0.16, True), (0.14, False)])  # SUFFICE
+def test_layers_are_frozen_without_harm_where_the_net_explains_the_targets_all_the_same(left, named):
+    """Of what a constant prediction leaves, though the loss of the probe began low and has not fallen far."""
+    frozen = {"without_gradient": ["layer1.weight", "layer1.bias"], "matrices": ["layer1", "layer2"]}
+    run = run_with(frozen | {"constant_loss": 1.0}, probe_loss=np.linspace(2 * left, left, 5))
+    assert bool(seen("frozen_layers", run)) is named
+
+
 @pytest.mark.parametrize(("end", "named"), [(0.5, True), (0.42, False)])
 def test_unregistered_layers_are_a_failure_while_the_loss_is_high(end, named):
     losses = np.linspace(2.3, end, 5)

@@ -79,6 +79,14 @@ def test_blank_inputs(deviation, loss, expected):
     assert seen("blank_inputs", hand_made(activation_std=with_inputs(deviation), loss=loss)) is expected
 
 
+@pytest.mark.parametrize(("loss", "expected"), [(1.0, True), (0.92, True), (0.88, False)])
+def test_blank_inputs_where_no_constant_prediction_is_known(loss, expected):
+    """In a regression without a probe: the first loss stands for it."""
+    losses = np.r_[1.0, np.full(39, loss)]
+    run = hand_made(activation_std=with_inputs(0), loss=losses, facts={"classes": 0, "label_shares": []})
+    assert seen("blank_inputs", run) is expected
+
+
 def faint_run(deviation=0.001, largest=0.004, left=0.9, facts=None):
     traces = {"activation_std": with_inputs(deviation), "input_max": np.full(40, largest)}
     return hand_made(facts=facts, probe_loss=np.linspace(2.3, 2.3 * left, 5), **traces)
@@ -585,6 +593,8 @@ def test_only_recent_batches_are_compared_with_validation():
         ({"best_column": 0.9998}, False),
         ({"probe_tests": {"copied": 0.995}}, True),
         ({"probe_tests": {"copied": 0.985}}, False),
+        ({"probe_tests": {"copied": 1.0, "asks_0": 0.1, "asks_1": 4.0}}, True),
+        ({"probe_tests": {"copied": 1.0, "asks_0": 4.0, "asks_1": 0.1}}, False),  # the loss shifts them
         ({"probe_tests": {"copied": 0.1, "future": 0.011}}, True),
         ({"probe_tests": {"copied": 0.1, "future": 0.009}}, False),
     ],

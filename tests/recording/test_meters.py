@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.diagnosis.watch import yes_or_no_of_probabilities
 from labkit.recording.guard import Guard
 from labkit.recording.meters import (
     BINS,
@@ -747,6 +748,15 @@ def test_the_loss_of_the_best_constant_prediction_whatever_the_task():
     expected = -(share * share.log() + (1 - share) * (1 - share).log()).item()
     found = constant_loss(nn.functional.binary_cross_entropy_with_logits, scores[:, :1], yes)
     assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_from_zero_some_losses_have_no_way_to_the_best_constant_but_from_the_mean_target_they_have():
+    """Probabilities of 0 are where the derivative of their logarithm ends."""
+    yes = (torch.arange(200) % 10 == 0).float()[:, None]
+    expected = -(0.1 * np.log(0.1) + 0.9 * np.log(0.9))
+    scores = torch.rand(200, 1)
+    assert constant_loss(nn.functional.binary_cross_entropy, scores, yes) == pytest.approx(expected, rel=1e-3)
+    assert constant_loss(yes_or_no_of_probabilities, scores, yes) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_loss_with_weights_of_its_own_gets_no_gradient():

@@ -45,6 +45,20 @@ def test_a_perfect_output_has_a_loss_of_about_zero_for_every_usual_loss():
         assert min(float(loss(each, targets)) for each in perfect_outputs(outputs(*shape), targets)) < 1e-3
 
 
+@pytest.mark.parametrize("classes_first", [False, True])
+def test_perfect_tokens_are_found_where_the_loss_shifts_them_but_other_classes_are_not(classes_first):
+    """Outputs (sample, token, word), or (sample, word, token) as torch's cross-entropy has them."""
+    labels = torch.randint(5, (4, 8), generator=torch.Generator().manual_seed(0))
+    shape = (4, 5, 8) if classes_first else (4, 8, 5)
+
+    def best(wanted, places=slice(None)):
+        given = [each if classes_first else each.mT for each in perfect_outputs(outputs(*shape), labels)]
+        return min(float(F.cross_entropy(each[..., places], wanted)) for each in given)
+
+    assert best(labels) < 1e-3 and best(labels[:, 1:], slice(7)) < 1e-3
+    assert best((labels + 1) % 5) > 1 and best((labels - 1) % 5) > 1
+
+
 def test_perfect_counts_have_the_lowest_loss_as_numbers_or_as_logarithms():
     counts = torch.tensor([3.0, 0.0, 2.0, 5.0])
     lowest = (counts - torch.special.xlogy(counts, counts)).mean()  # of the Poisson loss, whose outputs are logarithms
