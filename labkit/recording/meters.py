@@ -16,7 +16,7 @@ from labkit.recording.guard import Guard
 from labkit.recording.nested import call, first_tensor, given, real, replaced
 from labkit.recording.packed_tensors import PackedTensors
 from labkit.recording.probe_tests import probe_tests
-from labkit.recording.token_tests import token_tests
+from labkit.recording.token_tests import OF_THE_LOSS, token_tests
 from labkit.recording.undisturbed import captured, evaluating, hooked, replaying
 
 TOKENS = "the tests on tokens"  # an instrument's name, should it be switched off
@@ -596,6 +596,7 @@ class Probe:
 
     def __init__(self, model: nn.Module, loss, x, y=None, autocast=contextlib.nullcontext, guard: Guard | None = None):
         self.model, self.loss, self.x, self.y, self.autocast = model, loss, x, y, autocast
+        self.loss_is_known = True  # else it is what most people would use for such targets
         self.guard = guard or Guard()
         self.activations = activations_of(model)
         self.attentions = {name: each for name, each in model.named_modules() if isinstance(each, AttentionWeights)}
@@ -643,7 +644,8 @@ class Probe:
 
     def test(self) -> tuple[str, dict[str, float]]:
         """The task, and the tests that tell causes apart."""
-        return probe_tests(self.model, self.loss, self.x, self.y, self.autocast)
+        task, found = probe_tests(self.model, self.loss, self.x, self.y, self.autocast)
+        return task, found if self.loss_is_known else {name: found[name] for name in found if name not in OF_THE_LOSS}
 
     def _losses(self, answer) -> dict[str, torch.Tensor]:
         """The loss of the probe, and the mean and variance over some of its samples."""

@@ -14,7 +14,7 @@ from torch import nn
 from labkit.recording.leak_tests import token_tests
 from labkit.recording.nested import call, first_tensor, real, replaced
 from labkit.recording.task import NUMBERS, perfect_outputs, task_of
-from labkit.recording.token_tests import uncounted_word, what_the_loss_asks
+from labkit.recording.token_tests import what_counts, what_the_loss_asks
 from labkit.recording.undisturbed import evaluating, unchanged
 
 TESTED = 256  # samples of the probe; more change the results little
@@ -38,7 +38,7 @@ def probe_tests(
         if loss is not None and y is not None and outputs is not None:
             found |= truth_test(loss, answer, outputs, y)
             found |= input_test(model, loss, x, y, answer)
-            found |= what_the_loss_asks(loss, x, y, answer) | uncounted_word(loss, x, y, outputs)
+            found |= what_the_loss_asks(loss, x, y, answer) | what_counts(loss, x, y, outputs)
             if math.isfinite(found["loss"]):  # NaN has no gradient, and some losses refuse it with an error
                 found |= step_test(model, loss, x, y)
     return task_of(outputs, y), {name: value for name, value in found.items() if math.isfinite(value)}

@@ -25,6 +25,7 @@ MOST_WORDS = 1000  # up to which the loss is recorded for each word
 TOKENS = "input_ids"  # the name of the tokens in a dictionary of inputs
 REPEATED, CACHED = 4, 16  # sequences, and tokens of each, that are read one by one to see which positions they have
 AHEAD = (0, 1, -1, 2, -2)  # positions that a cached token may be ahead by
+OF_THE_LOSS = ("padding", "padding_word")  # found by `what_counts`, and true of the loop's own loss alone
 SURE = 10.0  # the logit of the one word that a perfect prediction names
 
 
@@ -42,7 +43,7 @@ def reads_and_predicts_tokens(x: Any, outputs: Any) -> bool:
     if ids is None or not torch.is_tensor(outputs) or outputs.ndim != 3 or not outputs.is_floating_point():
         return False
     # One question, because a GPU has to wait for its answer.
-    return outputs.shape[:2] == ids.shape and bool(((ids >= 0) & (ids < outputs.shape[2])).all())
+    return outputs.shape[:2] == ids.shape and bool(((ids >= 0) & (ids.long() < outputs.shape[2])).all())
 
 
 def replaced_tokens(x: Any, ids: torch.Tensor) -> Any:
@@ -79,7 +80,7 @@ def looks_ahead(model: nn.Module, x: Any, outputs: torch.Tensor) -> dict[str, to
     assert ids is not None
     cut, before = ids.shape[1] // 2 + 1, outputs[: len(ids)].float()
     other = ids.clone()
-    other[:, cut:] = (ids[:, cut:] + 1) % (ids.max() + 1)
+    other[:, cut:] = (ids[:, cut:].long() + 1) % (ids.max().long() + 1)  # bytes end at 255
     found = {"leak_changed": replaced_tokens(x, other), "leak_cut": replaced_tokens(x, ids[:, :cut])}
     apart = {name: _apart(model, each, before) for name, each in found.items()}
     places = {f"{name}_by_position": each[:cut] for name, each in apart.items()}
@@ -227,30 +228,70 @@ def what_the_loss_asks(loss: Callable[[Any, Any], torch.Tensor], x: Any, y: Any,
     return found
 
 
-def uncounted_word(loss: Callable[[Any, Any], torch.Tensor], x: Any, y: Any, outputs: torch.Tensor) -> dict[str, float]:
-    """The word that the loss never counts although it stands between words that it counts, and its share of all.
+def what_counts(loss: Callable[[Any, Any], torch.Tensor], x: Any, y: Any, outputs: torch.Tensor) -> dict[str, float]:
+    """Which targets the loss counts: a word that it leaves out, and padding that it does not leave out.
 
-    Padding stands at an end of a sequence, and targets of -100 are no words: neither is such a word. Read from the
-    gradient with respect to the outputs: at a place that does not count it is 0.
+    Read from the gradient with respect to the outputs: at a place that does not count it is 0.
     """
     ids = tokens_of(x)
     if not torch.is_tensor(y) or ids is None or y.shape != ids.shape or y.is_floating_point():
         return {}
-    y, flat = y[:SEQUENCES].long(), torch.zeros_like(outputs[:SEQUENCES]).requires_grad_()
+    few_y, flat = y[:SEQUENCES].long(), torch.zeros_like(outputs[:SEQUENCES]).requires_grad_()
     try:
         with torch.enable_grad():
-            (slopes,) = torch.autograd.grad(loss(flat, y).float().mean(), flat)
+            (slopes,) = torch.autograd.grad(loss(flat, few_y).float().mean(), flat)
     except (RuntimeError, ValueError, IndexError, ArithmeticError, AttributeError, TypeError):
         return {}  # a loss that wants more than logits, or does not depend on them
-    words, heard = (y >= 0) & (y < outputs.shape[2]), slopes.abs().sum(-1) > 0
+    heard = slopes.abs().sum(-1) > 0
+    return uncounted_word(few_y, heard, outputs.shape[2]) | counted_padding(ids, y.long(), heard, outputs)
+
+
+def uncounted_word(y: torch.Tensor, heard: torch.Tensor, words: int) -> dict[str, float]:
+    """The word that the loss never counts although it stands between words that it counts, and its share of all.
+
+    Padding stands at an end of a sequence, and targets of -100 are no words: neither is such a word.
+    """
+    known = (y >= 0) & (y < words)
     between = (heard.cumsum(1) > 0) & (heard.flip(1).cumsum(1).flip(1) > 0)
-    left_out = y[words & between & ~heard]
+    left_out = y[known & between & ~heard]
     if not len(left_out):
         return {"uncounted": 0.0}
     word = left_out.mode().values
     if bool((heard & (y == word)).any()):  # a place that is left out, not a word
         return {"uncounted": 0.0}
-    return {"uncounted": float((left_out == word).sum() / words.sum()), "uncounted_word": float(word)}
+    return {"uncounted": float((left_out == word).sum() / known.sum()), "uncounted_word": float(word)}
+
+
+def counted_padding(ids: torch.Tensor, y: torch.Tensor, heard: torch.Tensor, outputs: torch.Tensor) -> dict[str, float]:
+    """The padding that the loss counts, as a share of all targets, and the net's loss with it and without it.
+
+    Padding is a word that fills sequences of different lengths up to one end, in the inputs as in the targets, and
+    stands nowhere else. `heard`: of the first sequences, where the loss counts.
+    """
+    fills = padding(ids, y) | padding(ids.flip(1), y.flip(1)).flip(1)
+    if not bool((heard & fills[: len(heard)]).any()):
+        return {"padding": 0.0}
+    known = (y >= 0) & (y < outputs.shape[2])
+    each = cross_entropy(outputs[known].float(), y[known], reduction="none")
+    return {
+        "padding": float(fills.sum() / known.sum()),
+        "padding_word": float(y[fills][0]),
+        "loss_with_padding": float(each.mean()),
+        "loss_without_padding": float(each[~fills[known]].mean()),
+    }
+
+
+def padding(ids: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(sample, token): where the targets are padding at the end of their sequence."""
+    word = y[:, -1].mode().values
+    fills = (y != word).flip(1).cumsum(1).flip(1) == 0
+    inside = fills[:, :-1] & fills[:, 1:]  # from the second on: at the first the net may still read a word
+    if not bool(inside.any()) or len(fills.sum(1).unique()) == 1:
+        return torch.zeros_like(fills)
+    read = ids[:, 1:][inside].mode().values
+    beside = fills | torch.cat([fills[:, 1:], torch.ones_like(fills[:, :1])], dim=1)
+    elsewhere = ((y == word) & ~fills).any() | ((ids == read) & ~beside).any() | (ids[:, 1:] != read)[inside].any()
+    return fills & ~elsewhere
 
 
 def written_shares(written: torch.Tensor, words: int) -> list[float]:

@@ -10,11 +10,13 @@ from helpers import hand_made, tiny, tiny_gpt
 from torch.nn.functional import cross_entropy
 
 from labkit.diagnosis.diagnose import evidence_of
+from labkit.diagnosis.watch import watch
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.language import (
     attention_logit_growth,
     ignored_token_is_real,
     init_copied_from_gpt2,
+    padding_counted,
     post_norm_without_warmup,
     repeated_data,
     targets_not_shifted,
@@ -30,6 +32,7 @@ from labkit.training.loop import Training
 MODES = (
     "targets_not_shifted", "targets_shifted_twice", "ignored_token_is_real", "attention_logit_growth",
     "tied_embedding_too_large", "init_copied_from_gpt2", "repeated_data", "post_norm_without_warmup",
+    "padding_counted",
 )  # fmt: skip
 TOKENS = {"task": "tokens", "classes": 26}
 
@@ -130,7 +133,8 @@ SENTENCES = torch.tensor([[1, 2, 0, 3, 1, 4, 4], [2, 0, 0, 1, 3, 4, 4]])
 
 
 def uncounted(targets=SENTENCES, loss=next_token_loss) -> dict[str, float]:
-    return token_tests.uncounted_word(loss, SENTENCES, targets, torch.zeros(2, 7, WORDS))
+    found = token_tests.what_counts(loss, SENTENCES, targets, torch.zeros(2, 7, WORDS))
+    return {name: value for name, value in found.items() if name.startswith("uncounted")}
 
 
 def ignoring(word: int):
@@ -162,6 +166,92 @@ def test_an_ignored_token_is_real_where_it_makes_up_a_share_of_the_targets():
 
     assert named(ignored_token_is_real.SEEN * 1.1) == ["ignored_token_is_real"]
     assert named(ignored_token_is_real.SEEN * 0.9) == []
+
+
+# --- padding that the loss counts -----------------------------------------------------------------
+
+READ = torch.tensor([[1, 2, 0, 3, 9, 9, 9], [2, 0, 0, 1, 3, 9, 9], [3, 1, 2, 0, 2, 1, 0]])
+ASKED_FOR = torch.tensor([[2, 0, 3, 9, 9, 9, 9], [0, 0, 1, 3, 9, 9, 9], [1, 2, 0, 2, 1, 0, 1]])
+PADS = 7 / 21
+
+
+def padded(x=READ, y=ASKED_FOR, loss=next_token_loss, outputs=None) -> dict[str, float]:
+    outputs = torch.zeros(len(x), x.shape[1], 10) if outputs is None else outputs
+    found = token_tests.what_counts(loss, x, y, outputs)
+    return {name: value for name, value in found.items() if "padding" in name}
+
+
+def mirrored(sequences: torch.Tensor) -> torch.Tensor:
+    return sequences.flip(1)
+
+
+def test_padding_that_counts_fills_sequences_of_different_lengths():
+    sure = torch.where(ASKED_FOR == 9, 50.0, 0.0)[..., None] * (torch.arange(10) == 9)
+    found = padded(outputs=sure)  # certain of the padding, ignorant of the words
+    assert found["padding"] == pytest.approx(PADS) and found["padding_word"] == 9
+    assert found["loss_without_padding"] == pytest.approx(math.log(10))
+    assert found["loss_with_padding"] == pytest.approx(math.log(10) * (1 - PADS))
+    before = padded(mirrored(ASKED_FOR), mirrored(READ))  # on the left, shifted the other way round
+    assert before["padding"] == pytest.approx(5 / 21) and before["padding_word"] == 9
+    tags = torch.where(READ == 9, 7, READ + 3)  # one for each word that is read, and one of their own for padding
+    assert padded(y=tags)["padding_word"] == 7
+
+
+def test_padding_that_does_not_count_is_none():
+    none = {"padding": 0.0}
+    assert padded(y=ASKED_FOR.masked_fill(ASKED_FOR == 9, -100)) == none
+    assert padded(loss=ignoring(9)) == none
+    assert padded(loss=lambda outputs, targets: next_token_loss(outputs[:, :3], targets[:, :3])) == none  # masked
+
+
+def test_a_word_is_no_padding():
+    none = {"padding": 0.0}
+    assert padded(READ[2:], ASKED_FOR[2:]) == none
+    assert padded(READ.where(READ != 9, 0), ASKED_FOR.where(ASKED_FOR != 9, 0)) == none  # it stands elsewhere too
+    assert padded(READ.where(READ != 9, torch.arange(7))) == none  # the net reads words there
+    assert padded(y=torch.where(READ == 9, 7, READ + 3).index_fill(1, torch.tensor([1]), 7)) == none  # a tag of words
+    prompt, asked = torch.tensor([[9, 1], [2, 9], [1, 1]]), torch.cat([torch.full((3, 2), -100), ASKED_FOR], 1)
+    assert padded(torch.cat([prompt, READ], 1), asked) == none  # read as a word, though never asked for
+    assert padded(torch.cat([prompt.where(prompt != 9, 4), READ], 1), asked)["padding_word"] == 9
+    same = torch.tensor([[1, 2, 0, 9, 9], [2, 0, 1, 9, 9]])
+    assert padded(same[:, :-1], same[:, 1:]) == none  # sequences of one length
+
+
+def test_padding_counts_where_it_is_many_targets_and_flatters_the_loss():
+    def named(share: float, factor: float) -> list[str]:
+        found = {"padding": share, "padding_word": 9.0, "loss_with_padding": 0.5, "loss_without_padding": 0.5 * factor}
+        return names_of(language_run({"probe_tests": found}))
+
+    mode = padding_counted
+    assert named(mode.SEEN * 1.1, mode.FLATTERED * 1.02) == ["padding_counted"]
+    assert named(mode.SEEN * 0.9, mode.FLATTERED * 1.02) == []
+    assert named(mode.SEEN * 1.1, mode.FLATTERED * 0.98) == []
+
+
+def masked_loss(outputs, targets):
+    """As many loops write it: the mask is theirs, and not in the targets."""
+    each = cross_entropy(outputs.transpose(1, 2), targets, reduction="none")
+    return each[targets != 9].mean()
+
+
+@pytest.mark.parametrize(("loss", "seen"), [(next_token_loss, pytest.approx(PADS)), (masked_loss, None)])
+def test_a_loop_whose_loss_is_not_known_may_ignore_padding_by_itself(loss, seen):
+    x, y = READ.repeat(4, 1), ASKED_FOR.repeat(4, 1)
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 16), torch.nn.Linear(16, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, probe=(x, y)) as record:
+        for _ in range(3):
+            optimizer.zero_grad()
+            value = loss(model(x), y)
+            value.backward()
+            optimizer.step()
+            record.step(value, batch=(x, y))
+    assert record.run.facts["probe_tests"].get("padding") == seen
+    with watch(model, optimizer, probe=(x, y), loss_fn=masked_loss) as record:
+        masked_loss(model(x), y).backward()
+        optimizer.step()
+        record.step(1.0, batch=(x, y))
+    assert record.run.facts["probe_tests"]["padding"] == 0
 
 
 # --- attention that grows -------------------------------------------------------------------------
