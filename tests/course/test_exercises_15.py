@@ -1,7 +1,9 @@
-"""Lesson 15: the exam's patient is sealed, prescriptions are followed, and a signature is tried on what is not ill."""
+"""Lesson 15: the exam's patient is sealed, prescriptions are followed, signatures are tried on what is not ill."""
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
 import labkit
 from labkit.course.exercises import lesson_15
@@ -69,4 +71,70 @@ def test_a_signature_that_looks_at_the_updates_is_right(signature):
 )
 def test_a_signature_that_fires_on_others_or_never_is_told_so(signature, words):
     found = labkit.check("15.3", signature)
+    assert found.state == "not yet" and words in str(found), str(found)
+
+
+# --- 15.4 and 15.5 ---
+
+
+def script(model, optimizer, loader, val_x, val_y, *, factor=0.5, per_epoch=True, again=True, compared_alike=True):
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, factor)
+    scores = []
+    model.train()
+    for _ in range(3):
+        if again:
+            model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if not per_epoch:
+                scheduler.step()
+        if per_epoch:
+            scheduler.step()
+        model.eval()
+        with torch.no_grad():
+            right = model(val_x).argmax(1, keepdim=not compared_alike) == val_y
+        scores.append(right.float().mean().item())
+    return scores
+
+
+def test_a_script_without_its_three_faults_is_right():
+    assert labkit.check("15.4", script), str(labkit.check("15.4", script))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"per_epoch": False}, "a correct loop reaches"),
+        ({"factor": 1.0}, "half of it after each epoch"),
+        ({"again": False}, "trains in eval mode"),
+        ({"compared_alike": False}, "The last accuracy is"),
+    ],
+)
+def test_a_script_with_a_fault_left_is_told_which(fault, words):
+    found = labkit.check("15.4", lambda *given: script(*given, **fault))
+    assert found.state == "not yet" and words in str(found), str(found)
+
+
+def ended_early(run):
+    rates = run["lr"]
+    return bool((rates[rates.argmax() :] < rates.max() / 1000).sum() > len(rates) / 4)
+
+
+def test_a_signature_of_a_schedule_that_ended_early_is_right():
+    assert labkit.check("15.5", ended_early), str(labkit.check("15.5", ended_early))
+
+
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        (lambda run: False, "does not fire on a schedule that ended early"),
+        (lambda run: run["lr"][-1] < 1e-5, "a constant, tiny learning rate"),
+        (lambda run: run["lr"][-1] < 0.1 * run["lr"].max(), "a cosine that ends with the run"),
+        (lambda run: run["lr"][-1] < 0.01 or run["lr"].argmax() == len(run["lr"]) - 1, "fires on"),
+    ],
+)
+def test_a_signature_that_fires_on_sound_schedules_is_told_which(signature, words):
+    found = labkit.check("15.5", signature)
     assert found.state == "not yet" and words in str(found), str(found)
