@@ -180,7 +180,7 @@ def write_files(folder: Path, sources: Sources, pages: list[Page], url: str, pyo
     )
     made |= {f"assets/{path.name}": path.read_bytes() for path in ASSETS.glob("*") if path.suffix not in (".css",)}
     made["diagnose/labkit.zip"] = bundle.archive()
-    made[f"diagnose/{bundle.EXAMPLE}"] = bundle.example(sources)
+    made |= {f"diagnose/{name}": content for name, (_, content) in bundle.examples(sources).items()}
     made[".nojekyll"] = b""
     if url:
         base = url.rstrip("/") + "/"

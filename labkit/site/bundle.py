@@ -1,5 +1,6 @@
 """The diagnosis for the browser: the modules of labkit that read a run and name its failure, in one archive."""
 
+import base64
 import io
 import json
 import subprocess
@@ -9,7 +10,8 @@ import zipfile
 from pathlib import Path
 
 from labkit.errors import RecipeError
-from labkit.failures.catalogue import FAILURES, HEADLINES
+from labkit.failures.catalogue import FAILURES
+from labkit.site import recorded
 from labkit.site.browser.answer import answer
 from labkit.site.page import Page
 from labkit.site.sources import Sources
@@ -19,7 +21,6 @@ STAMP = (1980, 1, 1, 0, 0, 0)  # of every file in the archive: the same modules 
 PACKAGE = HERE.parent
 PYODIDE = "314.0.7"
 CDN = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
-EXAMPLE = "example.csv"
 MEGABYTES = 13  # pyodide 9.6 and numpy 3, compressed
 DATA = ("diagnosis/calibration.json",)
 # In a process without torch: what an import of the answer needs, which shows that it works as well.
@@ -64,18 +65,21 @@ def _entry(path: Path) -> tuple[zipfile.ZipInfo, bytes]:
     return about, path.read_bytes()
 
 
-def example(sources: Sources) -> bytes:
-    """The log of a recorded run that failed, as a CSV to try the page with."""
-    panes = next(panes for name in HEADLINES if (panes := sources.record["modes"][name]["panes"]))
-    line = next(each for each in panes[0]["lines"] if each["label"] == "_sick, each step")
-    rows = [f"{x},{'nan' if y is None else y}" for x, y in zip(line["x"], line["y"], strict=True)]
-    return "\n".join(["step,loss", *rows, ""]).encode()
+def examples(sources: Sources) -> dict[str, tuple[str, bytes]]:
+    """Files to try the page with, {name: (about, content)}: a run with all instruments, and the loss of another."""
+    modes = sources.record["modes"]
+    found = {}
+    if file := modes[recorded.FILED].get("file"):
+        found["example.npz"] = ("a run recorded with all instruments", base64.b64decode(file))
+    if log := modes[recorded.LOGGED].get("log"):
+        found["example.csv"] = ("the losses of another, and nothing else", log.encode())
+    return found
 
 
-def answer_to(content: bytes) -> str:
-    """What the page says about a log: the same code, run here."""
+def answer_to(name: str, content: bytes) -> str:
+    """What the page says about a file: the same code, run here."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / EXAMPLE
+        path = Path(folder) / name
         path.write_bytes(content)
         return json.loads(answer(str(path)))["text"]
 
@@ -94,8 +98,9 @@ def pages(sources: Sources, pyodide: bool) -> list[Page]:
                 "own": pyodide,
                 "pyodide": PYODIDE,
                 "megabytes": MEGABYTES,
-                "example": EXAMPLE,
-                "example_answer": answer_to(example(sources)),
+                "examples": [
+                    (name, about, answer_to(name, content)) for name, (about, content) in examples(sources).items()
+                ],
                 "titles": {name: mode.title for name, mode in FAILURES.items()},
             },
             kind="diagnose",

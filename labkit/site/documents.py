@@ -49,10 +49,27 @@ def of_section(section: str, sources: Sources) -> list[Document]:
     )
 
 
+TRUST = r"\n## How far to trust the diagnosis\n(.*?)(?=\n## )"  # in the README: the figures, with their conditions
+# What a document answers, where its first paragraphs say how it was made.
+ABOUTS = {
+    "evidence/benchmarks.html": "What the instruments, `watch` and the tools cost, as ratios to a bare PyTorch loop; "
+    "and which goals are missed.",
+    "evidence/clinic.html": "The diagnosis on failures of the catalogue in nets that it had not seen, and on healthy "
+    "runs: every figure, condition and miss.",
+    "evidence/contract.html": "Does every mode fail, is it named first, does its cure work, and is the healthy twin "
+    "without an alarm? Mode by mode, over several seeds.",
+    "evidence/folklore.html": "What people say about training, tried on real runs: what holds here, and what does not.",
+    "evidence/foreign.html": "The diagnosis on plain PyTorch programs that are not recipes of the lab, by task and by "
+    "fault.",
+    "evidence/treatments.html": "What `labkit treat` cured on those programs, beside a placebo, and on healthy ones.",
+}
+
+
 def evidence_index(sources: Sources) -> Page:
     found = of_section("evidence", sources)
-    abouts = {each.path: text.shortened(about(sources.read(each)), 240) for each in found}
-    return Page(
+    abouts = {each.path: ABOUTS.get(each.path) or text.shortened(about(sources.read(each)), 240) for each in found}
+    trust = re.search(TRUST, (sources.root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    page = Page(
         "evidence/index.html",
         "How far to trust it: the evidence",
         "Every figure of labkit was measured: the contract of each failure mode, the diagnosis on runs and programs "
@@ -62,6 +79,13 @@ def evidence_index(sources: Sources) -> Page:
         {"others": found, "abouts": abouts},
         kind="evidence",
     )
+
+    def link(address: str) -> str | None:
+        place = sources.link("", address)
+        return place if place is None or "://" in place else page.link(place)
+
+    page.content["trust"] = text.rendered(trust[1], link) if trust else ""
+    return page
 
 
 def adapters(sources: Sources) -> Page:

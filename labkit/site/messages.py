@@ -35,6 +35,13 @@ MESSAGES = (
         "x = torch.ones(3, requires_grad=True)\ny = x.exp()\ny += 1\ny.sum().backward()",
     ),
     Message(
+        "a leaf Variable that requires grad is being used in an in-place operation",
+        "A parameter is changed by `+=`, `fill_` or an assignment to its entries, where autograd records.",
+        "Change parameters under `torch.no_grad()`; to initialise them use `torch.nn.init`, which does so itself.",
+        ("in_place_edit",),
+        "w = torch.ones(2, requires_grad=True)\nw += 1",
+    ),
+    Message(
         "element 0 of tensors does not require grad and does not have a grad_fn",
         "The loss has no graph behind it: a `detach()`, `.item()`, `.data`, NumPy or `torch.no_grad()` cut it off.",
         "Follow the loss back to the parameters and find where `requires_grad` becomes False. A loss that is only "
@@ -126,6 +133,21 @@ MESSAGES = (
         "`model.to(device)`.",
         "Use `nn.ModuleList` and `register_buffer`; move each batch.",
         ("unregistered_layers",),
+    ),
+    Message(
+        "must have the same dtype",
+        "Inputs and weights have different precisions: NumPy gives float64, and `model.half()` without autocast wants "
+        "float16 inputs.",
+        "`x.float()` for data from NumPy; for 16 bits use `torch.autocast` and leave the weights in float32.",
+        ("half_precision_adam",),
+        "torch.nn.Linear(2, 1)(torch.ones(1, 2, dtype=torch.float64))",
+    ),
+    Message(
+        "Attempting to unscale FP16 gradients",
+        "GradScaler got a model whose weights are in float16 themselves: their gradients are too, and unscaling them "
+        "would underflow.",
+        "Leave the weights in float32 and run the forward pass under `torch.autocast`.",
+        ("half_precision_adam", "fp16_underflow"),
     ),
     Message(
         "expected target dtype to be Long",

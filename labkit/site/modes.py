@@ -47,7 +47,7 @@ def pages(sources: Sources) -> list[Page]:
 
 def index(sources: Sources) -> Page:
     sparks = {name: svg.sparkline(symptoms.loss_lines(record)) for name, record in sources.record["modes"].items()
-              if len(symptoms.loss_lines(record)) > 1}  # fmt: skip
+              if any(line["role"] == "sick" for line in symptoms.loss_lines(record))}  # fmt: skip
     return Page(
         "modes/index.html",
         f"All {len(FAILURES)} ways in which training fails",
@@ -85,14 +85,17 @@ def page_of(mode: FailureMode, sources: Sources, contract: dict[str, str]) -> Pa
     found = symptoms.evidence(record, mode.name)
     panes = [figure_of(pane, mode) for pane in record["panes"]]
     seen = symptoms.sights_of(mode)
+    ends = ends_of(record)
+    alike = look_alikes(mode, sources)
+    same_loss = {each["mode"].name for each in alike}
     page = Page(
         f"modes/{mode.name}.html",
-        f"{mode.title}: {in_title(mode, sick)}",
-        text.shortened(f"{mode.symptom} Real curves beside a healthy twin, the check that tells it, and the cure."),
+        f"{mode.title}: {in_title(mode, ends)}",
+        text.shortened(f"{mode.symptom} Check first: {mode.first_check}".replace("`", "")),
         "mode.html",
         "modes",
         kind="failure mode",
-        words=" ".join([typed(mode, sick), *(each.words for each in seen), mode.name.replace("_", " "),
+        words=" ".join([typed(ends), sick["error"], *(each.words for each in seen), mode.name.replace("_", " "),
                         mode.mechanism, mode.first_check, mode.remedy]),
         structured=structured(mode, seen),
         scripts=("chart.js",),
@@ -118,17 +121,19 @@ def page_of(mode: FailureMode, sources: Sources, contract: dict[str, str]) -> Pa
         formula=text.formula(mode.formula) if mode.formula else "",
         cures=[other for other in others if other["kind"] == "cure"],
         false_cures=[other for other in others if other["kind"] == "no cure"],
+        why_not=why_not,
         first_cure=next(iter(mode.cures)),
         first_cure_changes=changes_in_words(next(iter(mode.cures.values())), mode.sick),
-        alike=look_alikes(mode, sources),
+        alike=alike,
         compared=mode.name in sources.record["compared"],
-        confused=[FAILURES[name] for name in found.get("rules_out", ()) if name in FAILURES],
+        confused=[FAILURES[name] for name in found.get("rules_out", ()) if name in FAILURES.keys() - same_loss],
         effects=[FAILURES[name] for name in mode.also_causes if name in FAILURES],
         script=f"{mode.name}.py",
         script_html=text.highlighted(script(mode.name)),
         script_lines=len(script(mode.name).splitlines()),
         measured=calibration.measured().get(mode.name),
         certainty=round(100 * calibration.confidence(mode.name, found.get("confidence", 0.9))),
+        prior=round(100 * calibration.PRIOR),
         contract=contract,
         lessons=[lesson for lesson in sources.lessons if mode.name in lesson.modes],
         sliders=[slider for slider in sliders.SLIDERS if slider.mode == mode.name],
@@ -143,8 +148,17 @@ def figure_of(pane: dict, mode: FailureMode) -> dict[str, Any]:
     return {"title": pane["title"], "picture": svg.picture(pane, words), "spec": None if "picture" in pane else pane}
 
 
-def in_title(mode: FailureMode, sick: dict) -> str:
-    ends = sick["loss"]
+def ends_of(record: dict) -> list[str]:
+    """The loss of the sick run at its first step, and where its curve ends: one batch more or less does not count."""
+    first_and_last = record["runs"].get("sick", UNKNOWN)["loss"]
+    lines = record["panes"][0].get("lines", ()) if record["panes"] else ()
+    curve = next((line["y"] for line in lines if line["label"] == "sick"), [])
+    if not first_and_last or not curve or curve[-1] is None:
+        return first_and_last
+    return [first_and_last[0], str(curve[-1])]
+
+
+def in_title(mode: FailureMode, ends: list[str]) -> str:
     return IN_TITLES[mode.looks].format(loss=short(ends[-1])) if ends else LOOKS[mode.looks]
 
 
@@ -154,10 +168,9 @@ def short(number: str) -> str:
     return f"{value:.2f}" if 0.01 <= abs(value) < 1000 else f"{value:.2g}"
 
 
-def typed(mode: FailureMode, sick: dict) -> str:
+def typed(ends: list[str]) -> str:
     """The numbers of the sick run as people type them."""
-    ends = [short(each) for each in sick["loss"]]
-    return f"stuck at {ends[-1]} loss {ends[-1]} starts at {ends[0]} {sick['error']}" if ends else sick["error"]
+    return f"stuck at {short(ends[-1])} loss {short(ends[-1])} starts at {short(ends[0])}" if ends else ""
 
 
 def structured(mode: FailureMode, seen: list[symptoms.Sight]) -> list[dict]:
@@ -185,6 +198,11 @@ def lead(record: dict) -> list[tuple[str, int]]:
     )
 
 
+def why_not(verdict: str) -> str:
+    """Why a false cure does not cure, as a cell of a table."""
+    return verdict.removeprefix("not yet: ").replace("the run still shows unsure: ", "the run still fails: ")
+
+
 def look_alikes(mode: FailureMode, sources: Sources) -> list[dict[str, Any]]:
     """Failures whose training loss cannot be told apart from this one's, and what tells them apart."""
     found = []
@@ -192,7 +210,7 @@ def look_alikes(mode: FailureMode, sources: Sources) -> list[dict[str, Any]]:
         names = [pair["one"], pair["other"]]
         if mode.name in names and set(names) <= set(FAILURES):
             mine = names.index(mode.name)
-            readings = [pair["readings"][mine], pair["readings"][1 - mine]] if pair["readings"] else []
+            readings = [f"{pair['readings'][each]:g}" for each in (mine, 1 - mine)] if pair["readings"] else []
             found.append({"mode": FAILURES[names[1 - mine]], "difference": pair["difference"],
                           "instrument": pair["instrument"], "readings": readings})  # fmt: skip
     return sorted(found, key=lambda each: each["difference"])[:MOST_ALIKE]

@@ -6,11 +6,13 @@ compares the losses of all modes: one that was recorded alone is in no pair of l
 """
 
 import argparse
+import base64
 import functools
 import hashlib
 import inspect
 import json
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,15 @@ from labkit.failures.mode import FailureMode
 from labkit.recording.files import written_whole
 from labkit.recording.run import NoTrace, Run
 from labkit.site import patients, sliders
-from labkit.site.curves import pane_from
+from labkit.site.curves import Draw, line_of, pane_from
 from labkit.training.parallel import spread
 from labkit.training.recipe import Recipe, changes_in_words
 from labkit.training.run_store import Memory, RunStore, on_disk
 
 FILE = Path(__file__).with_name("recorded.json")
 COMMAND = "python -m labkit.site.recorded"
-TRIPLE = ("healthy", "sick", "cured")
+# The sick runs that are examples of the page Diagnose: one of a dozen steps as a file, and a flat loss as a log.
+FILED, LOGGED = "learning_rate_too_high", "learning_rate_too_low"
 Record = dict[str, Any]
 
 
@@ -63,16 +66,55 @@ def record_of(name: str, store: RunStore) -> tuple[Record, Study]:
         "runs": {role: result(run, study.verdicts[role]) for role, run in study.runs.items()},
         "cured": study.is_cured,
         "others": [other_result(words, recipe, study, store) for words, recipe in others.items()],
-        "panes": [pane for draw in panes_of(mode) if (pane := pane_from(draw, study, alternative(study)))],
+        "panes": [pane for draw in panes_of(mode) if (pane := pane_of(draw, study))],
         "lead": lead_of(study),
     }
+    if name == FILED:
+        record["file"] = filed(study.sick)
+    if name == LOGGED:
+        record["log"] = logged(study.sick)
     return record, study
+
+
+def filed(run: Run) -> str:
+    """A run as it is saved, with all instruments."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.npz"
+        run.save(path)
+        return base64.b64encode(path.read_bytes()).decode()
+
+
+def logged(run: Run) -> str:
+    """The losses of a run as people log them: a CSV, with the validation loss at the steps where there is one."""
+    held_out = dict(zip(run["val_step"].tolist(), run["val_loss"].tolist(), strict=True))
+    rows = [
+        f"{step},{loss:.5g},{f'{held_out[step]:.5g}' if step in held_out else ''}"
+        for step, loss in zip(run["step"].tolist(), run["loss"].tolist(), strict=True)
+    ]
+    return "\n".join(["step,loss,val_loss", *rows, ""])
 
 
 def panes_of(mode: FailureMode) -> list:
     """Loss, validation, and the instrument that shows the failure."""
     shows = [plots.instrument(mode.shows)] if mode.shows not in ("loss", mode.measure.trace) else []
     return [plots.losses, plots.validation, *([plots.gradient_ratio_line] if mode.shows == "grad_norm" else []), *shows]
+
+
+def pane_of(draw: Draw, study: Study) -> Record | None:
+    """What `draw` draws of the three runs."""
+    pane = pane_from(draw, study, alternative(study))
+    return calmed(pane, study) if pane and draw is plots.losses else pane
+
+
+def calmed(pane: Record, study: Study) -> Record:
+    """The loss of each step faint, and its running mean on top: three noisy lines hide each other."""
+    lines = []
+    for line in pane["lines"]:
+        if run := study.runs.get(line["label"]):
+            lines.append(line | {"label": f"_{line['label']}, each step", "width": 0.6, "dash": "-", "alpha": 0.35})
+            line = line | {"alpha": 1, "width": plots.ROLES[line["label"]]["linewidth"]} | line_of(run, "loss")
+        lines.append(line)
+    return pane | {"title": "Loss (line: running mean, dots: validation)", "lines": lines}
 
 
 def result(run: Run, found: list[Diagnosis]) -> Record:

@@ -187,9 +187,17 @@ def sparkline(lines: list[dict], alternative: str = "") -> str:
     steps = [value for line in lines for value in line["x"] if value is not None]
     axis = {"x": {"log": False, "limits": [min(steps), max(steps)]}, "y": {"log": True, "limits": [low, high]}}
     across, up = _scale(axis["x"], 3, 157), _scale(axis["y"], 67, 5)
-    paths = "".join(f'<path class="curve {line["role"]}" d="{_path(_positive(line, across, up))}"/>' for line in lines)
+    paths = "".join(f'<path class="curve {line["role"]}" d="{_thumbnail(line, across, up)}"/>' for line in lines)
     name = f'role="img" aria-label="{html.escape(alternative, quote=True)}"' if alternative else 'aria-hidden="true"'
     return f'<svg class="spark" viewBox="0 0 160 72" {name}>{paths}</svg>'
+
+
+def _thumbnail(line: dict, across: Scale, up: Scale) -> str:
+    """A curve; or a cross at the top, where the run ends without a finite loss."""
+    if line["role"] != "end":
+        return _path(_positive(line, across, up))
+    x = max(8.0, across(line["x"][0]))
+    return f"M{x - 4:.1f} 5L{x + 4:.1f} 13M{x - 4:.1f} 13L{x + 4:.1f} 5"
 
 
 def _positive(line: dict, across: Scale, up: Scale) -> list:

@@ -25,6 +25,7 @@ class Sight:
     words: str  # what people type into a search
     looks: tuple[Look, ...] = ()
     pattern: str = ""  # in the symptom of a mode, or in the name of its curve
+    means: str = ""  # what one knows already, before any instrument
 
     def shown_by(self, mode: FailureMode) -> bool:
         said = f"{mode.symptom} {mode.classic.curve if mode.classic else ''}"
@@ -37,8 +38,10 @@ SIGHTS = (
         "The loss never moves",
         "Does any gradient reach the weights, and does any weight change?",
         "loss stuck at 2.30 2.303 0.693 0.69 6.9 flat constant not decreasing not going down does not learn plateau "
-        "accuracy stays at 10% chance model predicts one class",
+        "accuracy stays at 10% chance model predicts one class ln(2) ln(10) 4.6 4.61 4.605 6.91 6.908",
         ("never moves",),
+        means="2.30 is ln(10): the loss of a net that gives ten classes the same probability. With 2 classes it is "
+        "0.69, with 100 it is 4.61, with 1,000 it is 6.91.",
     ),
     Sight(
         "nan",
@@ -46,6 +49,7 @@ SIGHTS = (
         "Where does the first value that is not finite appear: in inputs, weights, activations, loss or gradients?",
         "loss is nan loss inf nan after a few steps nan at first step overflow not a number",
         ("not finite",),
+        means="One NaN makes every later one. What counts is the first value that is not finite, and where it is.",
     ),
     Sight(
         "jumps",
@@ -72,8 +76,8 @@ SIGHTS = (
         "validation-worse",
         "Training looks fine, validation does not",
         "Is it the same net in the same mode on the same kind of inputs?",
-        "validation loss increases overfitting val accuracy low train accuracy high gap validation worse than training "
-        "validation loss higher",
+        "validation loss increases overfitting val loss rises goes up while train training loss decreases goes down "
+        "val accuracy low train accuracy high gap validation worse than training validation loss higher",
         ("validation worse",),
     ),
     Sight(
@@ -108,7 +112,7 @@ QUESTIONS = {
     "numerics": "Is it the arithmetic: 16 bits, a logarithm, a root, a division?",
     "data": "Is it the data, or how they are scaled, drawn and labelled?",
     "code": "Is it a bug in the loop, the model or the loss?",
-    "generalisation": "Does it learn the wrong amount: too much by heart, or too little?",
+    "generalisation": "Does it learn the wrong amount: does it memorise, or learn too little?",
     "landscape": "Is it the place where the loss is flat or steep?",
     "language": "Is it a language model: masks, positions, heads?",
     "distributed": "Do several processes train together?",
@@ -186,13 +190,15 @@ def thumbnails(sources: Sources) -> dict[str, str]:
 
 
 def loss_lines(record: dict) -> list[dict]:
-    """Training loss of the healthy and the sick run, smoothed; dots of the validation loss become a line."""
+    """Training loss of the healthy and the sick run, smoothed; the dots of its validation loss; where it became NaN."""
     panes = record.get("panes", [])
     lines = panes[0].get("lines", ()) if panes else ()
     found = []
     for line in lines:
         role = {"healthy": "healthy", "sick": "sick", "_sick, validation": "dots"}.get(line["label"])
-        if role and len(line["x"]) > 1:
+        if line.get("marker") == "X":
+            found.append({"role": "end", "x": line["x"], "y": [None]})
+        elif role and len(line["x"]) > 1:
             found.append({"role": role, "x": line["x"], "y": line["y"]})
     return found
 
@@ -203,7 +209,10 @@ def page(sources: Sources) -> Page:
         {
             "@type": "Question",
             "name": f"{sight.title}: what can it be?",
-            "acceptedAnswer": {"@type": "Answer", "text": ", ".join(leaf["mode"].title for leaf in chain(branches))},
+            "acceptedAnswer": {
+                "@type": "Answer",
+                "text": f"{sight.means} {', '.join(leaf['mode'].title for leaf in chain(branches))}.".strip(),
+            },
         }
         for sight, branches in found
     ]
@@ -229,7 +238,7 @@ def entries() -> list[dict[str, str]]:
             "title": sight.title,
             "path": f"symptoms.html#{sight.name}",
             "kind": "symptom",
-            "about": sight.asks,
+            "about": f"{sight.means} {sight.asks}".strip(),
             "words": sight.words,
         }
         for sight in SIGHTS

@@ -23,7 +23,7 @@ def plain(markdown: str) -> str:
     text = re.sub(r"```.*?```", " ", markdown, flags=re.DOTALL)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"<[^>]+>|[`*#|>]|^\s*[-:| ]+$", " ", text, flags=re.MULTILINE)
-    return " ".join(text.split())
+    return re.sub(r"(?<=\w) ([.,;:?!)])(?=\s|$)", r"\1", " ".join(text.split()))
 
 
 def shortened(words: str, most: int = 158) -> str:

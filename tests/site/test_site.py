@@ -1,5 +1,7 @@
 """The web edition: it is built once here, checked page by page, and used in a real browser, opened from files."""
 
+import base64
+import dataclasses
 import functools
 import html
 import http.server
@@ -13,8 +15,10 @@ import tempfile
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import browser
+import numpy as np
 import pytest
 from helpers import ROOT
 
@@ -24,10 +28,11 @@ from labkit.course.checks import prediction_of
 from labkit.course.ward.game import RIGHT
 from labkit.errors import RecipeError
 from labkit.failures.catalogue import FAILURES
-from labkit.site import build, bundle, check, patients, recorded, sliders, symptoms
+from labkit.site import api, build, bundle, check, lessons, modes, patients, recorded, sliders, symptoms
 from labkit.site.messages import MESSAGES
 from labkit.site.sources import Sources
-from labkit.site.text import rendered
+from labkit.site.text import plain, rendered
+from labkit.training.run_store import Memory, RunStore
 
 HEADINGS = [
     "Looks like", "The curves of a real run", "The instrument that gives it away", "Why", "Check first", "Cure",
@@ -120,6 +125,12 @@ def test_dollars_in_code_and_prices_are_no_formulas():
     assert "<mfrac>" in made and "\ue000" not in made
 
 
+def test_words_of_a_paragraph_are_punctuated():
+    assert plain("The loss reads `nan`. It was **2.3** (see [why](a.md)), and `x`!") == (
+        "The loss reads nan. It was 2.3 (see why), and x!"
+    )
+
+
 def test_the_ward_is_sealed(site):
     page = text(site, "play/ward.html")
     for name in sick():
@@ -148,6 +159,54 @@ def test_the_error_messages_are_those_of_pytorch(message):
         except Exception as error:
             said.append(str(error))
     assert any(message.message in words for words in [*said, *(str(each.message) for each in caught)])
+
+
+def test_every_page_has_a_description_of_its_own(site):
+    pages = {path: text(site, path) for path in site.pages}
+    found = {path: re.search(r'<meta name="description" content="([^"]{30,})"', page) for path, page in pages.items()}
+    assert [path for path, description in found.items() if description is None] == []
+    assert len({description[1] for description in found.values()}) == len(found)
+
+
+def test_titles_say_where_the_curve_ends_and_not_its_last_batch():
+    record = recorded.load()["modes"]["vanishing_gradients"]
+    ends = modes.ends_of(record)
+    line = next(each for each in record["panes"][0]["lines"] if each["label"] == "sick")
+    assert ends == [record["runs"]["sick"]["loss"][0], str(line["y"][-1])]
+    assert modes.ends_of(record | {"panes": []}) == record["runs"]["sick"]["loss"]
+
+
+def test_every_public_name_is_documented():
+    for name, thing in api.public().items():
+        assert len(api.documentation(thing)) > 20, name
+        assert [each for each, member in api.members(thing) if not api.documentation(member)] == [], name
+
+
+def test_lessons_open_elsewhere_where_the_address_is_set(site, tmp_path):
+    sources = dataclasses.replace(Sources.of(ROOT, recorded.load()), repository="https://github.com/someone/labkit")
+    page = lessons.page_of(sources.lessons[0], sources)
+    build.Writer(tmp_path, "").write([page])
+    made = (tmp_path / page.path).read_text(encoding="utf-8")
+    assert made.count('href="https://colab.research.google.com/github/someone/labkit/') == 1
+    assert made.count('href="https://mybinder.org/v2/gh/someone/labkit/') == 1
+
+
+def test_a_record_shows_a_calm_loss_and_keeps_the_run():
+    record, study = recorded.record_of(recorded.FILED, RunStore(memory=Memory()))
+    lines = {line["label"]: line for line in record["panes"][0]["lines"]}
+    assert lines["_healthy, each step"]["alpha"] < lines["healthy"]["alpha"] == 1
+    raw, calm = (np.diff([float(y) for y in lines[name]["y"]]) for name in ("_healthy, each step", "healthy"))
+    assert np.abs(calm).mean() < 0.5 * np.abs(raw).mean()
+    [name] = bundle.examples(SimpleNamespace(record={"modes": {recorded.FILED: record, recorded.LOGGED: {}}}))
+    assert name == "example.npz" and study.diagnoses[0].title in bundle.answer_to(
+        name, base64.b64decode(record["file"])
+    )
+
+
+def test_both_examples_are_recorded(site):
+    assert {"example.csv", "example.npz"} <= {path.name for path in (site.folder / "diagnose").iterdir()}
+    page = text(site, "diagnose/index.html")
+    assert FAILURES[recorded.FILED].title in page and "Unsure [unsure]" in page
 
 
 def test_error_messages_name_modes_that_exist():
@@ -253,6 +312,26 @@ class TestInTheBrowser:
         page.locator("#q").fill("qwertz")
         assert "Nothing for" in page.locator(".state").inner_text()
 
+    @pytest.mark.parametrize(
+        ("query", "first"),
+        [
+            ("loss stuck at 2.30", "The loss never moves"),
+            ("loss 4.605", "The loss never moves"),
+            ("loss is nan after a few steps", "The loss is NaN or infinite"),
+            ("train loss decreases but val loss increases", "Training looks fine, validation does not"),
+            ("CUDA out of memory", "CUDA out of memory"),
+            ("vanishing gradient", "Vanishing gradients"),
+        ],
+    )
+    def test_the_search_puts_first_what_was_meant(self, opened, query, first):
+        page = opened(f"search.html?q={query}")
+        assert page.locator(".results a").first.inner_text().startswith(first)
+
+    def test_the_search_says_how_many_it_shows(self, opened):
+        page = opened("search.html?q=loss")
+        assert re.match(r"The best 40 of \d{2,3} pages", page.locator(".state").inner_text())
+        assert page.locator(".results li").count() == 40
+
     def test_the_search_on_the_home_page_leads_to_the_results(self, opened):
         page = opened("index.html")
         page.locator("#see").fill("modified by an inplace operation")
@@ -344,6 +423,10 @@ class TestInTheBrowser:
             "diagnose/index.html",
             "symptoms.html",
             "play/ward.html",
+            "play/gallery.html",
+            "search.html?q=loss",
+            "evidence/index.html",
+            "api/watch.html",
         ],
     )
     def test_axe_finds_nothing(self, opened, site, path, scheme):
@@ -393,8 +476,9 @@ class WithPython(SiteHandler):
         with tempfile.TemporaryDirectory() as folder:
             for name, content in asked["files"].items():
                 (Path(folder) / name).write_bytes(bytes(content))
-            archive = Path(self.directory) / "diagnose/labkit.zip"
-            lines = [f"import sys\nsys.path.insert(0, {str(archive)!r})"]
+            package = Path(folder) / "unpacked"
+            shutil.unpack_archive(Path(self.directory) / "diagnose/labkit.zip", package)
+            lines = [f"import sys\nsys.path.insert(0, {str(package)!r})"]
             lines += ["from labkit.site.browser import torch_stub\ntorch_stub.install()"]
             lines += ["from labkit.site.browser.answer import answer"]
             lines += [f"{name} = {value!r}" for name, value in asked["values"].items()]
@@ -429,20 +513,27 @@ def served(site, tmp_path):
 
 
 FLAT = "step,loss,val_loss\n" + "".join(f"{step},{2.303 + 0.001 * (step % 3)},2.303\n" for step in range(120))
+EXPORTED = [[1.7e9 + step, step, 2.303 + 0.001 * (step % 3)] for step in range(120)]
+LOGS = {
+    "flat.csv": lambda: FLAT.encode(),
+    "broken.csv": lambda: b"a,b\n1,2\n",
+    "train_loss.csv": lambda: "\n".join(
+        ["Wall time,Step,Value", *(",".join(map(str, row)) for row in EXPORTED)]
+    ).encode(),
+    "train_loss.json": lambda: json.dumps(EXPORTED).encode(),
+    "run.npz": lambda: base64.b64decode(recorded.load()["modes"][recorded.FILED]["file"]),
+}
 
 
 @pytest.mark.browser
 @pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "-")
-@pytest.mark.parametrize(
-    ("name", "content"), [("flat.csv", FLAT), ("broken.csv", "a,b\n1,2\n")], ids=["a flat loss", "not a log"]
-)
-def test_a_csv_is_diagnosed_in_the_page_as_on_the_command_line(
-    chromium, served, tmp_path, monkeypatch, capsys, name, content
-):
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_is_diagnosed_in_the_page_as_on_the_command_line(chromium, served, tmp_path, monkeypatch, capsys, name):
+    content = LOGS[name]()
     with browser.open_page(chromium, served) as page:
-        page.locator("#file").set_input_files({"name": name, "mimeType": "text/csv", "buffer": content.encode()})
+        page.locator("#file").set_input_files({"name": name, "mimeType": "", "buffer": content})
         monkeypatch.chdir(tmp_path)
-        Path(name).write_text(content, encoding="utf-8")
+        Path(name).write_bytes(content)
         code = main(["diagnose", name])
         said = capsys.readouterr()
         if code:

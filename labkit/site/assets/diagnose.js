@@ -3,6 +3,7 @@
   const drop = document.querySelector(".drop"), state = document.querySelector(".state"), place = document.querySelector(".answer");
   const titles = JSON.parse(document.getElementById("titles").textContent);
   const top = document.body.dataset.top;
+  const FROM_A_FILE = "This page was opened from a file. Browsers load Python over HTTP only: run `labkit site --serve`.";
   let python = null;
 
   async function load() {
@@ -21,10 +22,7 @@
 
   async function diagnose(name, bytes) {
     place.hidden = true;
-    if (location.protocol === "file:") {
-      state.textContent = "This page was opened from a file. Browsers load Python over HTTP only: run `labkit site --serve`.";
-      return;
-    }
+    if (location.protocol === "file:") return void (state.textContent = FROM_A_FILE);
     try {
       python ||= load();
       const ready = await python;
@@ -50,7 +48,8 @@
     place.querySelector("pre").textContent = answer.text;
     place.querySelector(".names").replaceChildren(...links(answer));
     const { lines, legend } = window.labkitLosses(answer.curves);
-    window.labkitCurves(place.querySelector(".answer-chart"), [pane(lines)], legend);
+    const finite = lines.some((line) => line.y.some((value) => value !== null));
+    window.labkitCurves(place.querySelector(".answer-chart"), finite ? [pane(lines)] : [], finite ? legend : []);
     state.textContent = answer.found.length ? `${name}: ${answer.found[0].title}` : `${name}: no failure shows`;
   }
 
@@ -83,8 +82,11 @@
     drop.classList.remove("over");
     take(event.dataTransfer.files[0]);
   });
-  drop.querySelector(".example").addEventListener("click", async () => {
-    const answer = await fetch("example.csv");
-    await diagnose("example.csv", new Uint8Array(await answer.arrayBuffer()));
-  });
+  for (const button of drop.querySelectorAll(".example"))
+    button.addEventListener("click", async () => {
+      const name = button.dataset.file;
+      if (location.protocol === "file:") return void (state.textContent = FROM_A_FILE);
+      const answer = await fetch(name);
+      await diagnose(name, new Uint8Array(await answer.arrayBuffer()));
+    });
 })();

@@ -2,7 +2,8 @@
 (() => {
   const score = document.querySelector(".score"), cards = [...document.querySelectorAll(".guess")];
   let right = 0, answered = 0;
-  const say = () => (score.textContent = `${right} of ${answered} right, ${cards.length - answered} to go`);
+  const left = () => (answered < cards.length ? `${cards.length - answered} to go` : "all named");
+  const say = () => (score.textContent = answered ? `${right} of ${answered} right, ${left()}` : `${cards.length} curves to name`);
   for (const card of cards) {
     const buttons = [...card.querySelectorAll("button")];
     for (const button of buttons)

@@ -1,8 +1,8 @@
 // The search: all words must be found, as beginnings of words; the title counts most. Nothing is sent anywhere.
 (() => {
-  const IGNORED = new Set(["a", "an", "and", "at", "be", "can", "do", "does", "for", "from", "i", "in", "is", "it", "its", "my", "of", "on", "or", "so", "that", "the", "to", "was", "what", "why", "with", "not"]);
+  const IGNORED = new Set(["a", "after", "an", "and", "at", "be", "but", "can", "do", "does", "for", "from", "i", "in", "is", "it", "its", "my", "of", "on", "or", "so", "still", "that", "the", "to", "was", "what", "when", "while", "why", "with", "not"]);
   const FIELDS = [["t", 12], ["d", 4], ["w", 3], ["k", 1]];
-  const MOST = 40;
+  const MOST = 40, ALL = 1000, ENOUGH = 5;
   const field = document.getElementById("q"), list = document.querySelector(".results"), state = document.querySelector(".state");
   const top = document.body.dataset.top;
   const split = (text) => (text.toLowerCase().match(/[\p{L}\p{N}_]+(?:[.'-][\p{L}\p{N}_]+)*/gu) || []);
@@ -29,8 +29,14 @@
       sum += best;
     }
     if (found < wanted.length && found < Math.max(2, wanted.length - 1)) return 0;
-    const all = found === wanted.length ? 20 : 0;
+    const all = found === wanted.length ? ALL : 0;
     return sum + all + ({ symptom: 25, "failure mode": 2, "error message": 2 }[entry.k] || 0);
+  }
+
+  // Pages with all of the words; where they are few, those with all but one follow.
+  function best(found) {
+    const all = found.filter(([points]) => points > ALL);
+    return all.length >= ENOUGH ? all : found;
   }
 
   function show() {
@@ -38,10 +44,11 @@
     let wanted = split(query).filter((word) => !IGNORED.has(word));
     if (!wanted.length) wanted = split(query);
     const found = wanted.length
-      ? entries.map((each) => [score(each, wanted), each.entry]).filter(([points]) => points > 0).sort((a, b) => b[0] - a[0])
+      ? best(entries.map((each) => [score(each, wanted), each.entry]).filter(([points]) => points > 0).sort((a, b) => b[0] - a[0]))
       : [];
     list.replaceChildren(...found.slice(0, MOST).map(([, entry]) => result(entry)));
     if (!query) state.textContent = "Type what you see, or the words of an error message.";
+    else if (found.length > MOST) state.textContent = `The best ${MOST} of ${found.length} pages for “${query}”`;
     else if (found.length) state.textContent = `${found.length} ${found.length === 1 ? "page" : "pages"} for “${query}”`;
     else state.textContent = `Nothing for “${query}”. Try one word of it, or start from the symptoms.`;
   }
