@@ -13,7 +13,7 @@ from labkit.diagnosis.diagnose import UNSURE, Diagnosis
 from labkit.diagnosis.treatment.arms import DONE, REFUSED, UNTREATED, Arm
 from labkit.diagnosis.treatment.experiment import Experiment, is_treated
 from labkit.diagnosis.treatment.judgement import Effect, Measure
-from labkit.diagnosis.treatment.prescriptions.catalogue import PLACEBO, named, treatable
+from labkit.diagnosis.treatment.prescriptions.catalogue import PLACEBO, made_for, named, treatable
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.files import json_ready
 from labkit.recording.run import Run
@@ -56,7 +56,9 @@ class Treatment:
     effect: Effect | None  # over the untreated arm
     over_placebo: Effect | None
     placebo: Effect | None  # of the placebo over the untreated arm
-    one_seed: bool  # the program gives the same run for every seed
+    one_seed: bool  # the program seeds itself: the same weights and data in every run
+    stirred: bool  # its runs differ all the same, by the random numbers that it draws after the call of watch
+    error: str  # with which the untreated program ended
     spent: int
     seconds: float
     runs: dict[Arm, Run]
@@ -68,6 +70,7 @@ class Treatment:
         first = Arm((), experiment.seeds[0])
         found = experiment.diagnoses(first)
         placebo = (PLACEBO.name,)
+        ended = experiment.results[first]
         has_placebo = bool(experiment.scores(placebo))
         judged = bool(best and experiment.scores(best))
         enough = judged and (experiment.repeats_itself or len(experiment.scores(best)) >= 3)
@@ -82,11 +85,13 @@ class Treatment:
             tuple(experiment.diagnoses(at_first)) if judged and at_first in experiment.results else (),
             best,
             experiment.measure,
-            tuple(tried_of(experiment)),
+            tuple(tried_of(experiment, best)),
             experiment.effect(best) if judged else None,
             experiment.effect(best, placebo) if judged and has_placebo else None,
             experiment.effect(placebo) if has_placebo else None,
-            experiment.repeats_itself,
+            experiment.repeats_itself or experiment.stirred,
+            experiment.stirred and not experiment.repeats_itself,
+            "" if ended.status == DONE else f"{ended.status}: {ended.why}",
             experiment.spent,
             time.monotonic() - experiment.began,
             {arm: result.run for arm, result in experiment.results.items() if result.run is not None},
@@ -112,9 +117,9 @@ class Treatment:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Does the cure answer the first diagnosis?"""
-        return bool(self.names and self.diagnoses) and any(
-            self.diagnoses[0].name in named(name).answers for name in self.names
+        """Is the cure made for the first diagnosis?"""
+        return bool(self.cured and self.diagnoses) and any(
+            self.diagnoses[0].name in made_for(name) for name in self.names
         )
 
     @property
@@ -164,6 +169,8 @@ class Treatment:
             "effect over placebo": plain(self.over_placebo),
             "placebo over untreated": plain(self.placebo),
             "one seed": self.one_seed,
+            "other random numbers after watch": self.stirred,
+            "error": self.error,
             "tried": [
                 dataclasses.asdict(each)
                 | {"scores": {seed: self.measure.sign * score for seed, score in each.scores.items()}}
@@ -176,8 +183,8 @@ class Treatment:
         }
 
 
-def tried_of(experiment: Experiment) -> list[Tried]:
-    """One entry per set of prescriptions: untreated, placebo, then the best first."""
+def tried_of(experiment: Experiment, best: tuple[str, ...]) -> list[Tried]:
+    """One entry per set of prescriptions: untreated, placebo, the cure, then by score."""
     groups: dict[tuple[str, ...], list[Arm]] = {}
     for arm in experiment.order:
         if is_treated(arm) or arm.is_placebo or not arm.names:
@@ -196,7 +203,12 @@ def tried_of(experiment: Experiment) -> list[Tried]:
                 result.why,
             )
         )
-    return sorted(entries, key=lambda each: (each.names != (), each.names != (PLACEBO.name,), -each.gain))
+
+    def key(each: Tried) -> tuple[bool, bool, bool, float]:
+        first = each.scores.get(experiment.seeds[0], -math.inf) if each.status == DONE else -math.inf
+        return each.names != (), each.names != (PLACEBO.name,), each.names != best, -first
+
+    return sorted(entries, key=key)
 
 
 def wrapped(label: str, text: str) -> str:

@@ -28,7 +28,7 @@ import torch
 
 import labkit
 import labkit.diagnosis.watch as watching
-from labkit.diagnosis.treatment.intervention import Curve, Intervention, Limits, Stopped
+from labkit.diagnosis.treatment.intervention import Curve, Intervention, Limits, Stopped, set_seed
 from labkit.diagnosis.treatment.patient import DoesNotApply
 from labkit.diagnosis.treatment.prescriptions.catalogue import PLACEBO, named
 from labkit.errors import RecipeError
@@ -39,6 +39,7 @@ from labkit.training.parallel import end_with
 Program = Callable[..., object]
 Report = Callable[[dict], object]
 UNTREATED = "untreated"
+LAB, SITE = Path(labkit.__file__).parent, "site-packages"  # lines of these are not the program's own
 PATIENCE, LEAST = 6.0, 20.0  # an arm may take this many times as long as the untreated one, and at least these seconds
 KILLED, CRASHED, LATE, REFUSED, ENDED, DONE = "killed", "crashed", "too slow", "does not apply", "stopped", "done"
 
@@ -89,6 +90,14 @@ class Order:
     steps: int = 0
     limits: Limits = field(default_factory=Limits)
     seconds: float | None = None  # the time limit
+    stirred: bool = False  # other random numbers from the call of `watch` on, for a program that seeds itself
+
+
+PERFORMING: list[Arm] = []  # the arm that this process runs, if it runs one
+
+
+def in_an_arm() -> bool:
+    return bool(PERFORMING)
 
 
 # --- inside the process --------------------------------------------------------------------------------
@@ -97,8 +106,10 @@ class Order:
 def perform(program: Program, order: Order, report: Report = lambda _: None) -> Result:
     """Run the program under the order's prescriptions, in this process."""
     began = time.monotonic()
-    watching = Intervention(order.arm.names, order.steps, order.limits, report)
+    stirred_with = order.arm.seed if order.stirred else None
+    watching = Intervention(order.arm.names, order.steps, order.limits, report, stirred_with)
     status, why = DONE, ""
+    PERFORMING.append(order.arm)
     try:
         for turn in range(order.arm.repeats):
             if turn:
@@ -113,7 +124,9 @@ def perform(program: Program, order: Order, report: Report = lambda _: None) -> 
         if ending.code:
             status, why = CRASHED, f"exit code {ending.code}"
     except Exception as error:
-        status, why = CRASHED, "".join(traceback.format_exception_only(error)).strip()
+        status, why = CRASHED, "".join(traceback.format_exception_only(error)).strip() + line_of(error)
+    finally:
+        PERFORMING.pop()
     record = watching.record
     try:
         if record is None and status == DONE:
@@ -140,10 +153,11 @@ def takes_seed(program: Program) -> bool:
     return len(plain) > 1 and (plain[1].default is inspect.Parameter.empty or plain[1].name == "seed")
 
 
-def set_seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+def line_of(error: BaseException) -> str:
+    """Where the program itself was when it raised: the innermost line that is not of an installed package."""
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [each for each in lines if not each.filename.startswith((str(LAB), "<")) and SITE not in each.filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 @contextlib.contextmanager
@@ -196,7 +210,7 @@ def from_json(text: str) -> Order:
     arm = Arm(tuple(plain["arm"]["names"]), plain["arm"]["seed"])
     limits = plain["limits"]
     curves = {name: Curve(**limits[name]) if limits[name] else None for name in ("untreated", "best")}
-    return Order(arm, plain["steps"], Limits(**(limits | curves)), plain["seconds"])
+    return Order(arm, plain["steps"], Limits(**(limits | curves)), plain["seconds"], plain["stirred"])
 
 
 def followed(
@@ -239,8 +253,17 @@ def outcome(folder: Path, order: Order, late: str, code: int | None, seconds: fl
     return Result(order.arm, KILLED, "; ".join([ending, *words]), seconds=seconds)
 
 
+def end_group(leader: int) -> None:
+    """End whatever a process of ours has started, as workers of a DataLoader; it leads a group of its own."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
 class Forked:
     """Runs a function in a forked copy of this process: nothing is pickled, and only the run comes back."""
+
+    forking = threading.Lock()  # of several threads one at a time: a fork keeps the ends of all open pipes
 
     def __init__(self, program: Program):
         self.program = program
@@ -249,14 +272,15 @@ class Forked:
     def __call__(self, order: Order, report: Report = lambda _: None) -> Result:
         with tempfile.TemporaryDirectory(prefix="labkit-") as place:
             folder, began = Path(place), time.monotonic()
-            inlet, outlet = os.pipe()
             parent = os.getpid()
             sys.stdout.flush()
             sys.stderr.flush()
-            child = os.fork()
-            if child == 0:
-                self._in_child(order, folder, inlet, outlet, parent)
-            os.close(outlet)
+            with self.forking:
+                inlet, outlet = os.pipe()
+                child = os.fork()
+                if child == 0:
+                    self._in_child(order, folder, inlet, outlet, parent)
+                os.close(outlet)
             codes: list[int] = []
 
             def finished() -> int | None:
@@ -264,12 +288,14 @@ class Forked:
                     pid, status = os.waitpid(child, os.WNOHANG)
                     if pid:
                         codes.append(os.waitstatus_to_exitcode(status))
+                        end_group(child)
                 return codes[0] if codes else None
 
             def kill() -> None:
                 if not codes:
+                    end_group(child)
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(child, 9)
+                        os.kill(child, signal.SIGKILL)
                     with contextlib.suppress(ChildProcessError):
                         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
@@ -280,6 +306,8 @@ class Forked:
     def _in_child(self, order: Order, folder: Path, inlet: int, outlet: int, parent: int) -> None:
         code = 1
         try:
+            os.setsid()  # a group of its own, to be ended as a whole
+            Forked.forking = threading.Lock()  # the parent's is held by the thread that made this fork
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
             os.close(inlet)
             end_with(parent)
@@ -297,7 +325,8 @@ class Forked:
 
 
 def silence(folder: Path) -> None:
-    """What the program prints goes into a file."""
+    """What the program prints goes into a file; there is nothing to read: nobody answers a question."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -331,11 +360,18 @@ class Script:
             child = subprocess.Popen(
                 [*command, self.function or "", str(os.getpid())], stdout=subprocess.PIPE, text=True, **options
             )
+
+            def finished() -> int | None:
+                if (code := child.poll()) is not None:
+                    end_group(child.pid)
+                return code
+
             try:
                 assert child.stdout
-                late = followed(child.stdout, child.poll, child.kill, order, report)
+                late = followed(child.stdout, finished, child.kill, order, report)
             finally:
                 child.kill()
+                end_group(child.pid)
                 child.wait()
                 child.stdout.close()  # type: ignore[union-attr]
             return outcome(folder, order, late, child.returncode, time.monotonic() - began)

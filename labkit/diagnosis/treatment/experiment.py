@@ -12,7 +12,16 @@ from tqdm.auto import tqdm
 from labkit.diagnosis.diagnose import UNSURE, Diagnosis, diagnose
 from labkit.diagnosis.treatment.arms import DONE, LEAST, PATIENCE, REFUSED, Arm, Order, Result, Runner, Script
 from labkit.diagnosis.treatment.intervention import LOST, Limits
-from labkit.diagnosis.treatment.judgement import MATERIAL, Effect, Measure, chosen, compared, finite, floor_of
+from labkit.diagnosis.treatment.judgement import (
+    MATERIAL,
+    Effect,
+    Measure,
+    chosen,
+    compared,
+    finite,
+    floor_of,
+    least_of,
+)
 from labkit.diagnosis.treatment.prescriptions import rates
 from labkit.diagnosis.treatment.prescriptions.catalogue import MOST_IN_WAVE, PLACEBO, answers_to, candidates, named
 from labkit.recording.run import Run
@@ -23,6 +32,8 @@ HALF_A_WAVE = MOST_IN_WAVE // 2
 DEEPEST = 3  # faults that are peeled one after the other
 FINALISTS = 3  # arms that go on to the second seed
 CLOSE = 0.9  # a finalist has gained at least this share of what the best arm has
+PROOF = 7  # runs that are kept for the proof: a placebo, then two more seeds of untreated, placebo and the best arm
+ALONE = 0.25  # the least share that one run each may prove: more than healthy programs differ by between seeds
 AS_GOOD = 0.05  # a simpler arm is preferred if it loses less than this share
 EXPENSIVE = 4  # arms that cost more runs than this are tried where a shorter one of their kind helped, but not enough
 
@@ -52,6 +63,10 @@ class Experiment:
     def __post_init__(self) -> None:
         self.began = time.monotonic()
         self.spent = 0
+        self.proving = False  # or still searching, with runs kept for the proof
+        self.leading: tuple[str, ...] = ()  # the arm that is being proven
+        self.searched = True  # to the end, or until the budget was used up
+        self.stirred = False  # the program seeds itself, and is given other random numbers after the call of watch
         self.bar = tqdm(unit="run", leave=False, disable=None if self.progress else True)
 
     # --- running ---
@@ -61,7 +76,7 @@ class Experiment:
         new = [arm for arm in dict.fromkeys(arms) if arm not in self.results]
         affordable: list[Arm] = []
         for arm in new:
-            if self.spent + sum(each.repeats for each in affordable) + arm.repeats > self.runs:
+            if self.spent + sum(each.repeats for each in affordable) + arm.repeats > self.runs - self._kept(self.runs):
                 break
             affordable.append(arm)
         for result in self._performed([self._order(arm) for arm in affordable]):
@@ -71,11 +86,20 @@ class Experiment:
                 self.spent += result.arm.repeats
                 self.bar.update(result.arm.repeats)
             self.listener(result.arm, {"kind": "end", "status": result.status, "why": result.why})
-            if time.monotonic() - self.began > self.seconds:
+            if time.monotonic() - self.began > self.seconds - self._kept(self.seconds, self._one_run() / self.jobs):
                 raise OutOfBudget
         if len(affordable) < len(new):
             raise OutOfBudget
         return [self.results[arm] for arm in arms]
+
+    def _kept(self, budget: float, price: float = 1) -> float:
+        """What the search leaves of a budget for the proof: at most half of it."""
+        return 0 if self.proving or math.isinf(budget) else min(PROOF * price, budget // 2)
+
+    def _one_run(self) -> float:
+        """Seconds that the untreated program takes."""
+        first = self.results.get(Arm((), self.seeds[0]))
+        return first.seconds if first else 0.0
 
     def _performed(self, orders: list[Order]):
         if isinstance(self.runner, Script) and self.jobs > 1:  # plain data: also to processes of a Dask cluster
@@ -106,7 +130,8 @@ class Experiment:
         steps = len(first.run) * first.run.facts.get("every", 1) if first.run else 0
         limit = max(LEAST, PATIENCE * first.seconds * arm.repeats)
         left = self.seconds - (time.monotonic() - self.began)
-        return Order(arm, steps, limits, min(limit, max(1.0, left)))
+        stirred = self.stirred and arm.seed != self.seeds[0]
+        return Order(arm, steps, limits, min(limit, max(1.0, left)), stirred)
 
     # --- reading ---
 
@@ -127,14 +152,16 @@ class Experiment:
         return {arm.seed: self.score(arm) for arm in arms if self.results[arm].why != LOST}
 
     def gain(self, names: tuple[str, ...], over: tuple[str, ...] = ()) -> float:
-        """On the first seed, as a share of what the better arm has learned."""
+        """On the first seed, as a share of what the better arm has learned; worse than nothing counts as nothing."""
         seed, floor = self.seeds[0], self.floor
         one, other = finite(self.score(Arm(names, seed)), floor), finite(self.score(Arm(over, seed)), floor)
         learned = one - floor
-        return (one - other) / learned if learned > 0 else 0.0
+        least = least_of(self.measure, floor)
+        return (one - max(other, floor)) / max(learned, least) if learned > 0 else 0.0
 
     def effect(self, names: tuple[str, ...], over: tuple[str, ...] = ()) -> Effect:
-        return compared(self.scores(names), self.scores(over), self.floor)
+        floor = self.floor
+        return compared(self.scores(names), self.scores(over), floor, least_of(self.measure, floor))
 
     def best_so_far(self) -> Result | None:
         """Of the treated arms on the first seed that gained something."""
@@ -221,25 +248,40 @@ class Experiment:
     # --- proving ---
 
     def finalists(self, best: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The best arm, and others on the first seed that are about as good."""
-        seed, most = self.seeds[0], self.gain(best)
+        """The best arm, and others on the first seed that are about as good, if the budget has room for them."""
+        seed, floor = self.seeds[0], self.floor
+        if self.runs - self.spent < PROOF + FINALISTS - 1:
+            return [best]
+        start = max(finite(self.score(Arm((), seed)), floor), floor)
+        enough = start + CLOSE * (self.score(Arm(best, seed)) - start)
         arms = [arm.names for arm in self.order if arm.seed == seed and is_treated(arm) and self.results[arm].counts]
-        arms = [each for each in arms if each != best and len(each) <= len(best) and self.gain(each) >= CLOSE * most]
+        arms = [each for each in arms if each != best and len(each) <= len(best)]
+        arms = [each for each in arms if self.score(Arm(each, seed)) >= enough and self.gain(each) >= MATERIAL]
         return [best, *sorted(arms, key=lambda each: -self.score(Arm(each, seed)))[: FINALISTS - 1]]
 
     def prove(self, best: tuple[str, ...]) -> tuple[str, ...]:
         """Run the finalists on more seeds beside untreated and placebo; each seed drops half. Returns the winner."""
+        self.proving = True
         remaining = self.finalists(best)
+        self.leading = remaining[0]
         placebo = (PLACEBO.name,)
         self.run([Arm(placebo, self.seeds[0])])
         for number, seed in enumerate(self.seeds[1:], start=1):
             if number >= 3 and self.proven(remaining[0]):
                 break
-            self.run([Arm((), seed), Arm(remaining[0], seed)])
+            pair = [Arm((), seed), Arm(remaining[0], seed)]
+            self.run(pair)
+            if self.repeats_itself and not self.stirred:
+                self.stirred = True
+                for arm in pair:
+                    self.order.remove(arm)
+                    del self.results[arm]
+                self.run(pair)
             if self.repeats_itself:
                 break
             self.run([Arm(placebo, seed), *(Arm(each, seed) for each in remaining)])
             remaining = self._ranked(remaining)[: max(1, len(remaining) // 2)]
+            self.leading = remaining[0]
         return remaining[0]
 
     def _ranked(self, arms: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -261,16 +303,20 @@ class Experiment:
         """Better than the untreated arm and than the placebo, beyond chance and by an amount that matters."""
         if not names or names == (PLACEBO.name,) or not self.scores((PLACEBO.name,)):
             return False
-        over_untreated, over_placebo = self.effect(names), self.effect(names, (PLACEBO.name,))
-        return over_untreated.proven and over_placebo.proven
+        effects = self.effect(names), self.effect(names, (PLACEBO.name,))
+        enough = ALONE if self.repeats_itself else MATERIAL
+        return all(each.proven and each.share >= enough for each in effects)
 
     def simplest(self, best: tuple[str, ...]) -> tuple[str, ...]:
         """Without prescriptions that are not needed: of two found one after the other the first may not be."""
-        for name in best[:-1]:
-            shorter = tuple(each for each in best if each != name)
-            self.run([Arm(shorter, self.seeds[0])])
-            if self.results[Arm(shorter, self.seeds[0])].counts and self.gain(best, shorter) < AS_GOOD:
-                return self.simplest(shorter)
+        shorter = [tuple(each for each in best if each != name) for name in best[:-1]]
+        shorter += [
+            tuple(part if each == name else each for each in best) for name in best for part in named(name).parts
+        ]
+        for each in shorter:
+            self.run([Arm(each, self.seeds[0])])
+            if self.results[Arm(each, self.seeds[0])].counts and self.gain(best, each) < AS_GOOD:
+                return self.simplest(each)
         return best
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -72,8 +73,10 @@ class Intervention:
         steps: int = 0,
         limits: Limits | None = None,
         report: Callable[[dict], object] = lambda _: None,
+        stirred_with: int | None = None,
     ):
         self.names, self.steps, self.limits, self.report = prescriptions, steps, limits or Limits(), report
+        self.stirred_with = stirred_with  # a seed for the random numbers from here on
         self.records: list[TreatedWatch] = []
         self.began = time.monotonic()
         self.stopped = ""
@@ -93,6 +96,8 @@ class Intervention:
             patient.model.load_state_dict(state)
             for each, kept in zip(patient.optimizers, optimizers, strict=True):
                 each.load_state_dict(kept)
+        if first and self.stirred_with is not None:
+            stir(patient, self.stirred_with)
         record = TreatedWatch(self, patient, optimizer)
         self.records.append(record)
         return record
@@ -115,6 +120,20 @@ class Intervention:
     def stop(self, why: str) -> None:
         self.stopped = why
         raise Stopped(why)
+
+
+def set_seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def stir(patient: Patient, seed: int) -> None:
+    """Other random numbers from now on, and weights that differ in their sixth digit."""
+    set_seed(seed)
+    with torch.no_grad():
+        for weight in patient.weights():
+            weight.mul_(1 + 1e-6 * torch.randn_like(weight))
 
 
 class TreatedWatch(Watch):

@@ -27,6 +27,9 @@ HIGHER_WORDS = ("map", "hit", "hits", "mrr", "top", "mcc", "psnr", "ssim", "tpr"
 # A gain counts from this share of what the better arm has learned. Healthy programs differ by 2 % to 15 % of theirs
 # between seeds; a fault that counts costs at least 20 %.
 MATERIAL = 0.1
+# An arm that has learned less than this share of what there is to learn is measured by it: beside an untreated program
+# that learned nothing, two points of accuracy are the least that counts, and not all that the arm has learned.
+LITTLE = 0.2
 FAR = 10.0  # times the usual: an untreated program that diverged so far tells nothing about where it began
 # Student's t at 97.5 %, by degrees of freedom: an interval of 95 % from few seeds.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -71,7 +74,7 @@ class Measure:
         return values[-1] if values and math.isfinite(values[-1]) else -math.inf
 
     def shown(self, score: float) -> str:
-        return f"{self.sign * score:.4g}" if math.isfinite(score) else "failed"
+        return in_figures(self.sign * score).removeprefix("+") if math.isfinite(score) else "failed"
 
 
 TRAINING = "training loss"
@@ -121,8 +124,14 @@ class Effect:
 
     def __str__(self) -> str:
         if self.seeds < 2:
-            return f"{self.mean:+.4g} (one seed)"
-        return f"{self.mean:+.4g} (95 % interval {self.low:+.4g} to {self.high:+.4g}, {self.seeds} seeds)"
+            return f"{in_figures(self.mean)} (one seed)"
+        low, high = in_figures(self.low), in_figures(self.high)
+        return f"{in_figures(self.mean)} (95 % interval {low} to {high}, {self.seeds} seeds)"
+
+
+def in_figures(value: float) -> str:
+    """Four figures with the sign; dollars in thousands without an exponent."""
+    return f"{value:+,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:+.4g}"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -134,19 +143,25 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def compared(better: Mapping[int, float], other: Mapping[int, float], floor: float) -> Effect:
+def compared(better: Mapping[int, float], other: Mapping[int, float], floor: float, least: float = 0.0) -> Effect:
     """The paired difference of two arms, on the seeds that both have; an arm that failed has the score of the floor."""
     seeds = sorted(better.keys() & other.keys())
     one, two = ([finite(scores[seed], floor) for seed in seeds] for scores in (better, other))
     differences = [a - b for a, b in zip(one, two, strict=True)]
     low, high = interval(differences)
-    learned = abs(float(np.mean(one)) - floor)
+    learned = max(abs(float(np.mean(one)) - floor), least)
     mean = float(np.mean(differences))
     return Effect(mean, low, high, len(seeds), mean / learned if learned > 0 else 0.0)
 
 
 def finite(score: float, floor: float) -> float:
     return score if math.isfinite(score) else floor
+
+
+def least_of(measure: Measure, floor: float) -> float:
+    """The least that an arm's gain is measured by: LITTLE of the way from the floor to a perfect score."""
+    perfect = 1.0 if measure.higher else 0.0
+    return LITTLE * max(0.0, perfect - floor)
 
 
 def floor_of(measure: Measure, results: Sequence[Result]) -> float:

@@ -5,12 +5,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.diagnosis.diagnose import Diagnosis
 from labkit.diagnosis.treatment.answer import Treatment
-from labkit.diagnosis.treatment.arms import Arm, runner_for
+from labkit.diagnosis.treatment.arms import Arm, in_an_arm, runner_for
 from labkit.diagnosis.treatment.experiment import DEEPEST, Experiment, Listener, OutOfBudget
 from labkit.errors import RecipeError
 from labkit.training.parallel import check_jobs
 
+OUT_OF_BUDGET = "the budget is used up"
 RUNS = 60  # the usual budget; 51 faults of foreign programs needed 1 to 34, the median 11
 SEEDS = (0, 1, 2, 3, 4)  # three for a clear effect, up to five for one that is not
 
@@ -42,9 +44,12 @@ def treat(
     better; without one the first that is not a loss, then the loss).
 
     Each run is a process of its own: your model, data and random numbers do not change, and one that crashes or
-    hangs is an arm that failed. `budget` is a number of runs, or a time such as "90s" or "10min"; `jobs` processes
-    run at once. After Ctrl-C the answer has what is known by then. `on_event(arm, event)` is called with what happens.
+    hangs is an arm that failed. But files that the program writes, such as checkpoints, are written by every arm.
+    `budget` is a number of runs, or a time such as "90s" or "10min"; `jobs` processes run at once. After Ctrl-C the
+    answer has what is known by then. `on_event(arm, event)` is called with what happens.
     """
+    if in_an_arm():
+        raise RecipeError("treat: the program calls labkit.treat itself; put that under `if __name__ == '__main__':`")
     check_jobs(jobs)
     runs, seconds = budget_of(budget)
     checked_seeds(seeds)
@@ -58,13 +63,15 @@ def treat(
     except KeyboardInterrupt:
         ending = "interrupted"
     except OutOfBudget:
-        ending = "the budget is used up"
+        ending = OUT_OF_BUDGET
+    else:
+        ending = "" if experiment.searched else OUT_OF_BUDGET
     finally:
         experiment.bar.close()
     first = Arm((), experiment.seeds[0])
     if first not in experiment.results:
         raise KeyboardInterrupt
-    return Treatment.of(experiment, best or best_known(experiment), ending)
+    return Treatment.of(experiment, best or experiment.leading or best_known(experiment), ending)
 
 
 def find_and_prove(experiment: Experiment) -> tuple[str, ...]:
@@ -77,9 +84,19 @@ def find_and_prove(experiment: Experiment) -> tuple[str, ...]:
             "function that calls watch(model, optimizer) and trains inside `with watch(...) as record:`"
         )
     found = experiment.diagnoses(first)
-    best: tuple[str, ...] = ()
     if not found:
         return ()
+    try:
+        best = searched(experiment, found)
+    except OutOfBudget:
+        experiment.searched = False
+        best = best_known(experiment)
+    return experiment.prove(best) if best else ()
+
+
+def searched(experiment: Experiment, found: list[Diagnosis]) -> tuple[str, ...]:
+    """The best that was found, on one seed: for these diagnoses, then for those that the treated program shows."""
+    best: tuple[str, ...] = ()
     for _ in range(DEEPEST):
         better = experiment.search(best, found) or (None if best else experiment.unmasked(found))
         if better is None:
@@ -88,9 +105,7 @@ def find_and_prove(experiment: Experiment) -> tuple[str, ...]:
         found = experiment.diagnoses(Arm(best, experiment.seeds[0]))
         if not found:
             break
-    if not best:
-        return ()
-    return experiment.prove(experiment.simplest(best))
+    return experiment.simplest(best)
 
 
 def best_known(experiment: Experiment) -> tuple[str, ...]:

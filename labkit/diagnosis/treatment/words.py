@@ -1,14 +1,16 @@
 """A treatment as text for the terminal."""
 
+import dataclasses
 import math
 
 from labkit.diagnosis.evaluation.contract import in_columns
 from labkit.diagnosis.treatment.answer import CURED, NOT_CURED, NOTHING, UNPROVEN, Treatment, Tried, wrapped
 from labkit.diagnosis.treatment.arms import DONE, REFUSED
-from labkit.diagnosis.treatment.prescriptions.catalogue import named
+from labkit.diagnosis.treatment.prescriptions.catalogue import made_for, named
 from labkit.failures.catalogue import FAILURES
 
 SHOWN = 12  # rows of the table
+MOST_NAMED = 3  # candidates in a sentence
 
 
 def in_words(treatment: Treatment) -> str:
@@ -34,23 +36,30 @@ def in_words(treatment: Treatment) -> str:
 def verdict(treatment: Treatment) -> str:
     cut = f" ({treatment.ending})" if treatment.ending else ""
     if treatment.verdict == NOTHING:
-        return f"Nothing to treat{cut}: the program shows no failure."
+        return f"Nothing to treat{cut}: the program shows no failure.{reached(treatment)}"
     if treatment.verdict == CURED:
         return wrapped("Cured", f"with {treatment.words}{cut}.")
     if treatment.verdict == UNPROVEN:
         return wrapped("Not proven", f"best with {treatment.words}, but {doubt(treatment)}{cut}.")
-    return f"Not cured{cut}: nothing that was tried helped."
+    helped = "nothing that was tried helped" if len(treatment.tried) > 1 else "nothing could be tried"
+    return f"Not cured{cut}: {helped}."
+
+
+def reached(treatment: Treatment) -> str:
+    """What the untreated program ended with."""
+    score = treatment.tried[0].scores[min(treatment.tried[0].scores)]
+    return f" It ends with a {treatment.measure.words} of {treatment.measure.shown(score)}."
 
 
 def doubt(treatment: Treatment) -> str:
     """Why the best arm is not called a cure."""
-    if treatment.over_placebo is None or not treatment.effect:
+    effect, over_placebo = treatment.effect, treatment.over_placebo
+    single = treatment.one_seed and not treatment.stirred
+    if not effect or not over_placebo or (min(effect.seeds, over_placebo.seeds) < 3 and not single):
         return "it was not compared with a placebo on three seeds"
-    if not treatment.effect.low > 0 or not treatment.over_placebo.low > 0:
+    if not effect.low > 0 or not over_placebo.low > 0:
         return "the difference may be chance"
-    if treatment.effect.seeds < 3 and not treatment.one_seed:
-        return "it was not run on three seeds"
-    return "the difference is too small to matter"
+    return "the difference is too small to matter" + (" in a single run" if single else "")
 
 
 def diagnosed(treatment: Treatment) -> list[str]:
@@ -60,6 +69,8 @@ def diagnosed(treatment: Treatment) -> list[str]:
         lines.append(
             wrapped("diagnosis" if number == 0 else "and", f"{each.title} [{each.name}]{place}: {each.because}")
         )
+    if treatment.error:
+        lines.append(wrapped("ended by", treatment.error))
     if treatment.verdict == CURED:
         lines.append(wrapped("", confirmation(treatment)))
     if treatment.remaining:
@@ -71,16 +82,21 @@ def diagnosed(treatment: Treatment) -> list[str]:
 def confirmation(treatment: Treatment) -> str:
     """What the cure says about the diagnosis."""
     first = treatment.diagnoses[0]
-    if treatment.confirmed:
-        return f"Confirmed by what cured it: {first.title.lower()}."
+    meant = list(dict.fromkeys(name for each in treatment.names for name in made_for(each)))
+    if found := [each.title.lower() for each in treatment.diagnoses if each.name in meant]:
+        if treatment.confirmed:
+            return f"Confirmed by what cured it: {' and '.join(found)}."
+        return f"Corrected by what cured it: rather {' and '.join(found)} than {first.title.lower()}."
+    if likely := [FAILURES[name].title.lower() for name in meant if name in first.candidates]:
+        return f"Decided by what cured it: of the candidates, {' or '.join(likely)}."
     answered = {name for each in treatment.names for name in named(each).answers}
-    if meant := [FAILURES[name].title.lower() for name in first.candidates if name in answered]:
-        return f"Decided by what cured it: of the candidates, {' or '.join(meant[:2])}."
-    also = [each.title.lower() for each in treatment.diagnoses[1:] if each.name in answered]
-    if also:
-        return f"Corrected by what cured it: rather {also[0]} than {first.title.lower()}."
-    likely = [name for each in treatment.names for name in named(each).answers[:2]]
-    return f"Corrected by what cured it: this prescription is for {', '.join(likely) or 'no failure in particular'}."
+    many = f"what cured it helps against {len(answered)} failures"
+    if first.name in answered:
+        return f"It fits the diagnosis, but does not confirm it: {many}."
+    if several := [FAILURES[name].title.lower() for name in first.candidates if name in answered]:
+        return f"It does not decide between the candidates ({', '.join(several[:MOST_NAMED])}): {many}."
+    likely = [FAILURES[name].title.lower() for name in meant]
+    return f"Not confirmed by what cured it, which is meant for {' or '.join(likely[:2])}."
 
 
 def effects(treatment: Treatment) -> list[str]:
@@ -96,18 +112,19 @@ def effects(treatment: Treatment) -> list[str]:
             wrapped("placebo", f"{signed(treatment, treatment.placebo)} over untreated: what chance alone does")
         )
     if treatment.one_seed:
-        lines.append(
-            wrapped("", "The program sets its own seed: all its runs are the same, and this rests on one seed.")
-        )
+        runs = "all its runs are the same"
+        if treatment.stirred:
+            runs = "its runs begin with the same weights and data, and differ in what it draws after the call of watch"
+        lines.append(wrapped("", f"The program sets its own seed: {runs}. This rests on one seed."))
     return lines
 
 
 def signed(treatment: Treatment, effect) -> str:
     """The effect in the program's own numbers: of a loss, how far it falls."""
+    if treatment.one_seed and not treatment.stirred:  # the same run several times
+        effect = dataclasses.replace(effect, seeds=1)
     if treatment.measure.higher:
         return str(effect)
-    import dataclasses
-
     return str(dataclasses.replace(effect, mean=-effect.mean, low=-effect.high, high=-effect.low))
 
 

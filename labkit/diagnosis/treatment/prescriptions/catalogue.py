@@ -1,6 +1,7 @@
 """All prescriptions, and which to try for a diagnosis, in which order."""
 
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
 
 import torch
 
@@ -54,15 +55,28 @@ def named(name: str) -> Prescription:
 
 
 def answers_to(diagnosis: Diagnosis) -> list[str]:
-    """The prescriptions for a diagnosis: those made for it first, then those that answer many others too."""
+    """The prescriptions for a diagnosis: those made for it first, then those that answer many others too.
+
+    Of an unsure one each candidate's first, then each one's second: the last candidate is as likely as the first.
+    """
     names = diagnosis.candidates if diagnosis.name == UNSURE else (diagnosis.name,)
-    return [each.name for name in names for each in in_order(name)]
+    rounds = zip_longest(*map(in_order, names))
+    return list(dict.fromkeys(each.name for turn in rounds for each in turn if each))
 
 
 def in_order(failure: str) -> list[Prescription]:
     """Those that answer a failure: cheap before expensive, then the most specific, then as listed."""
     found = [each for each in PRESCRIPTIONS.values() if failure in each.answers]
     return sorted(found, key=lambda each: (each.price, each.answers.index(failure) > 0, len(each.answers)))
+
+
+MANY = 4  # a prescription that answers more failures than this does not tell which of them it was
+
+
+def made_for(name: str) -> tuple[str, ...]:
+    """The failures that a prescription tells of when it cures: all that it answers, or the first of very many."""
+    answers = named(name).answers
+    return answers if len(answers) <= MANY else answers[:1]
 
 
 def treatable(failure: str) -> bool:

@@ -152,6 +152,7 @@ def standard_targets(patient: Patient) -> None:
     "targets_not_scaled",
     "inputs_not_normalised",
     code=standard_inputs.code + "\n" + standard_targets.code,
+    parts=("standard_inputs", "standard_targets"),
 )
 def standard_data(patient: Patient) -> None:
     standard_inputs.apply(patient)

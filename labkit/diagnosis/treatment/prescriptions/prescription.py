@@ -16,6 +16,7 @@ class Prescription:
     apply: Callable[[Patient], None]
     code: str  # the same in plain PyTorch
     repeats: int = 1  # how often the program is run in a row, each time from the weights that the last one reached
+    parts: tuple[str, ...] = ()  # names of those that it is made of: one of them may be enough
 
     @property
     def price(self) -> int:
@@ -23,11 +24,13 @@ class Prescription:
         return self.repeats
 
 
-def prescription(words: str, *answers: str, code: str, repeats: int = 1) -> Callable[[Callable], Prescription]:
+def prescription(
+    words: str, *answers: str, code: str, parts: tuple[str, ...] = ()
+) -> Callable[[Callable], Prescription]:
     """Make a Prescription of the function that applies it; it has the function's name."""
 
     def made(apply: Callable[[Patient], None]) -> Prescription:
-        return Prescription(apply.__name__, words, answers, apply, code, repeats)
+        return Prescription(apply.__name__, words, answers, apply, code, parts=parts)
 
     return made
 
