@@ -21,6 +21,7 @@ PRECEDENCE = (
 
 UNSURE = "unsure"
 WEAK = 0.7  # evidence with less than this comes from excluding others: it is listed behind direct evidence
+COSTS_MEMORY = ("validation_with_gradients",)  # and no accuracy: listed behind what makes training fail
 THIN = 0.5  # evidence with less confidence than this is not reported
 SHOWN = 4  # candidates, or look-alikes that were ruled out: nobody reads more
 ALARMING: tuple[Look, ...] = ("error", "not finite", "jumps", "never moves")  # loss curves that no healthy run has
@@ -92,11 +93,13 @@ def diagnose(run: Run, strict: bool = True) -> list[Diagnosis]:
     names = {mode.name for mode, _ in found}
     caused = {effect for mode, _ in found for effect in mode.also_causes if effect in names}
 
-    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, bool, float, int, int, float, str]:
+    def rank(finding: tuple[FailureMode, Evidence]) -> tuple[bool, bool, bool, float, int, int, float, str]:
         mode, evidence = finding
+        last = mode.name in COSTS_MEMORY
         weak, sure = evidence.confidence < WEAK, confidence(mode.name, evidence.confidence)
         by_exclusion = -evidence.confidence if weak else 0.0  # these have no onset of their own
-        return mode.name in caused, weak, by_exclusion, evidence.onset, PRECEDENCE.index(mode.topic), -sure, mode.name
+        order = evidence.onset, PRECEDENCE.index(mode.topic), -sure, mode.name
+        return last, mode.name in caused, weak, by_exclusion, *order
 
     excluded = ruled_out(run)
     diagnoses = [_diagnosis(mode, evidence, answers, excluded) for mode, evidence in sorted(found, key=rank)]

@@ -24,7 +24,7 @@ from labkit.diagnosis.diagnose import Diagnosis, diagnose
 from labkit.recording.guard import Guard
 from labkit.recording.meters import Probe, WeightMeter
 from labkit.recording.nan_hunt import in_forward, in_gradients, in_loss
-from labkit.recording.nested import copied, entries, first_tensor, split_batch, with_tensors
+from labkit.recording.nested import copied, first_tensor, split_batch, tensors, with_tensors
 from labkit.recording.recorder import FULL_EVERY, ORIGIN, PROBE, SAMPLES, Recorder, in_single_precision
 from labkit.recording.run import Run
 from labkit.recording.undisturbed import replaying
@@ -246,7 +246,8 @@ class Watch(Recorder):
         if self.probe is None:
             x = given.positional[0] if len(given.positional) == 1 and not given.named else given
         kept = x, outputs if self.guesses else answer
-        if entries(kept) > MOST_ENTRIES or (self.probe is None and len(y) > MOST_SAMPLES):
+        entries = sum(each.numel() for each in tensors(kept))
+        if entries > MOST_ENTRIES or (self.probe is None and len(y) > MOST_SAMPLES):
             return None
         x, answer = copied(kept)
         return x, y.to(outputs.device, copy=True), answer, loss.detach().clone()
@@ -378,6 +379,11 @@ def usual_loss(outputs: Any, targets: Tensor) -> Tensor:
     return cross_entropy(answer, targets.long())  # classes at every pixel: (samples, classes, height, width)
 
 
+def usual_loss_but_for_minus_one(outputs: Any, targets: Tensor) -> Tensor:
+    """What is left out is called -1, as nanoGPT and its kin do."""
+    return usual_loss(outputs, torch.where(targets == -1, IGNORED, targets))
+
+
 def as_numbers(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The outputs as one tensor, and as many targets in their format."""
     answer = first_tensor(outputs)
@@ -407,6 +413,15 @@ def absolute_error(outputs: Any, targets: Tensor) -> Tensor:
 
 def smooth_error(outputs: Any, targets: Tensor) -> Tensor:
     return huber_loss(*as_numbers(outputs, targets))
+
+
+def error_of_every_pair(outputs: Any, targets: Tensor) -> Tensor:
+    """The squared error of shapes that broadcast, which is a mistake and nearly always this one: (n, 1) and (n,)."""
+    answer = first_tensor(outputs)
+    count = len(targets)
+    if answer is None or {answer.shape, targets.shape} != {(count, 1), (count,)} or count**2 > MOST_ENTRIES:
+        raise ValueError("expected outputs of shape (n, 1) and targets of shape (n,), or the other way round")
+    return (answer - targets).square().mean()
 
 
 def log_likelihood(outputs: Any, targets: Tensor) -> Tensor:
@@ -460,7 +475,8 @@ def check_classes(targets: Tensor, count: int) -> None:
 
 # Without `loss_fn` the first of these that gives what the loop records.
 USUAL_LOSSES: tuple[LossFunction, ...] = (
-    usual_loss, yes_or_no, yes_or_no_of_probabilities, log_likelihood, soft_classes, absolute_error, smooth_error,
+    usual_loss, usual_loss_but_for_minus_one, yes_or_no, yes_or_no_of_probabilities, log_likelihood, soft_classes,
+    absolute_error, smooth_error, error_of_every_pair,
 )  # fmt: skip
 
 

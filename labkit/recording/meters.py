@@ -7,6 +7,7 @@ and on a GPU read nothing back: results stay tensors on the device until the end
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ SILENT = 1e-6  # a unit that stays below this on the whole probe is dead
 TWIN = 1e-5  # two units whose activations differ by less, relative to their size, compute the same
 BINS = 32
 HISTOGRAM_SAMPLES = 64
+NORMALISED = 1e-3  # how far the probabilities of a sample may be from a sum of 1, as a logarithm
 ALIKE = 1e-5  # standard deviation over size, below which outputs differ by rounding alone
 PAIRS = 16  # of probe samples, between which the net is compared with a straight line
 COLUMNS = 64  # outputs of each sample that are summed over the batch
@@ -749,8 +751,13 @@ def constant_loss(loss, answer, targets) -> float:
         # From 0, which is a good start for every usual loss of logits; from the outputs of a large init it would be a
         # long way. For probabilities and numbers the mean of the targets is one.
         zeros, found = torch.zeros_like(outputs.detach().float().mean(axes, keepdim=True)), []
+        ends = last_activation(outputs, axes)
+
+        def constant_answer(constant: torch.Tensor):
+            return replaced(answer, outputs, ends(constant).expand_as(outputs))
+
         for constant in (zeros, *mean_target(outputs, targets, axes)):
-            found += _lowest_losses(loss, answer, outputs, targets, constant)
+            found += _lowest_losses(lambda constant: loss(constant_answer(constant), targets), constant)
     return min((each for each in found if math.isfinite(each)), default=math.nan)
 
 
@@ -761,14 +768,26 @@ def mean_target(outputs: torch.Tensor, targets, axes: tuple[int, ...]) -> list[t
     return [targets.detach().reshape(outputs.shape).float().mean(axes, keepdim=True)]
 
 
-def _lowest_losses(loss, answer, outputs: torch.Tensor, targets, constant: torch.Tensor) -> list[float]:
+def last_activation(outputs: torch.Tensor, averaged: tuple[int, ...]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The log-softmax that these outputs come from, if they do: a loss that trusts in it has no lowest value."""
+    for axis in {1, outputs.ndim - 1} - {0, *averaged}:
+        if (
+            outputs.ndim > 1
+            and outputs.shape[axis] > 1
+            and bool(outputs.float().logsumexp(axis).abs().amax() < NORMALISED)
+        ):
+            return lambda values: values.log_softmax(axis)
+    return lambda values: values
+
+
+def _lowest_losses(loss: Callable[[torch.Tensor], torch.Tensor], constant: torch.Tensor) -> list[float]:
     """The losses of constant predictions on the way from this one to the best."""
     constant = constant.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([constant], max_iter=20, line_search_fn="strong_wolfe")
     found = []
 
     def closure() -> torch.Tensor:
-        value = loss(replaced(answer, outputs, constant.expand_as(outputs)), targets).float().mean()
+        value = loss(constant).float().mean()
         (slope,) = torch.autograd.grad(value, constant, allow_unused=True)  # not backward: a loss may have weights
         constant.grad = torch.zeros_like(constant) if slope is None else slope
         found.append(value.item())

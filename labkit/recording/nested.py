@@ -80,11 +80,11 @@ def copied(thing: Any) -> Any:
     return with_tensors(thing, lambda tensor: tensor.detach().clone())
 
 
-def entries(thing: Any) -> int:
-    """How many numbers there are in its tensors."""
+def tensors(thing: Any) -> list[torch.Tensor]:
+    """All that are in it."""
     found: list[torch.Tensor] = []
     with_tensors(thing, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    return sum(tensor.numel() for tensor in found)
+    return found
 
 
 def with_tensors(thing: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from labkit.recording.leak_tests import token_tests
-from labkit.recording.nested import call, first_tensor, real, replaced
+from labkit.recording.nested import call, first_tensor, real, replaced, tensors, with_tensors
 from labkit.recording.task import NUMBERS, perfect_outputs, task_of
 from labkit.recording.token_tests import what_counts, what_the_loss_asks
 from labkit.recording.undisturbed import evaluating, unchanged
@@ -29,10 +29,9 @@ def probe_tests(
     model: nn.Module, loss: Loss | None, x: Any, y: Any, autocast: Callable = contextlib.nullcontext
 ) -> tuple[str, dict[str, float]]:
     """(the task, the results by name); a test that does not apply to this net or loss has no result."""
-    x, y = first_samples(x), first_samples(y)
     with unchanged(model), evaluating(model), autocast():
         with torch.no_grad():
-            answer = call(model, x)
+            x, y, answer = first_samples(model, loss, x, y)
         outputs = first_tensor(answer)
         found = scales(outputs, y) | token_tests(model, x, y, outputs)
         if loss is not None and y is not None and outputs is not None:
@@ -44,13 +43,24 @@ def probe_tests(
     return task_of(outputs, y), {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def first_samples(batch: Any) -> Any:
-    """The first samples of a batch, where it is a tensor or a few of the same length; else all of it."""
-    if torch.is_tensor(batch):
-        return batch[:TESTED] if batch.ndim else batch
-    if isinstance(batch, tuple | list) and all(torch.is_tensor(each) and each.ndim for each in batch):
-        return type(batch)(each[:TESTED] for each in batch) if len({len(each) for each in batch}) == 1 else batch
-    return batch
+def first_samples(model: nn.Module, loss: Loss | None, x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """The first samples of the probe, their targets, and what the net returns for them; all of it where it cannot be
+    cut: where its tensors are of several lengths, or samples belong together, as the nodes of a graph do."""
+    lengths = tensor_lengths((x, y))
+    if len(lengths) == 1 and max(lengths) > TESTED:
+        # Not every net and loss can do without the rest, and each says so in its own way.
+        with contextlib.suppress(Exception):
+            first, targets = with_tensors((x, y), lambda tensor: tensor[:TESTED])
+            answer = call(model, first)
+            lost = loss is not None and y is not None and math.isnan(value_of(loss, answer, targets))
+            if tensor_lengths(first_tensor(answer)) == {TESTED} and not lost:
+                return first, targets, answer
+    return x, y, call(model, x)
+
+
+def tensor_lengths(thing: Any) -> set[int]:
+    """Of all tensors in it; a single number has none, which is counted as 0."""
+    return {len(each) if each.ndim else 0 for each in tensors(thing)}
 
 
 def scales(outputs: torch.Tensor | None, targets: Any) -> dict[str, float]:

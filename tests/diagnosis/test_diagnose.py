@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import hand_made, trained
 
-from labkit.diagnosis.diagnose import PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
+from labkit.diagnosis.diagnose import COSTS_MEMORY, PRECEDENCE, SHOWN, THIN, diagnose, evidence_of
 from labkit.failures import catalogue
 from labkit.failures.catalogue import FAILURES, UnknownFailure
 from labkit.failures.mode import Evidence
@@ -227,3 +227,10 @@ def test_a_signature_copes_with_whatever_it_is_given(name, steps):
 
 def test_a_healthy_run_of_which_no_fact_is_known_alarms_nobody():
     assert [diagnose(stranger(steps)) for steps in (1, 5, 60, 300)] == [[], [], [], []]
+
+
+def test_what_costs_memory_alone_is_listed_behind_what_makes_training_fail(monkeypatch):
+    assert all(FAILURES[name].harm == 0 and "memory" in FAILURES[name].costs.lower() for name in COSTS_MEMORY)
+    early, late = mode(COSTS_MEMORY[0], "code", 1), mode("late", "landscape", 90, confidence=0.6)
+    assert order(monkeypatch, early, late) == ["late", COSTS_MEMORY[0]]
+    assert order(monkeypatch, early) == [COSTS_MEMORY[0]]

@@ -859,6 +859,44 @@ def test_of_losses_that_are_nearly_the_same_before_training_the_nearest_counts()
     assert recorded_loss(USUAL_LOSSES, outputs, labels, float(usual_loss(outputs, labels))) == (usual_loss, False)
 
 
+@pytest.mark.parametrize("column", [True, False])
+def test_shapes_that_broadcast_in_a_loss_of_numbers_are_named_without_being_given_the_loss(column):
+    torch.manual_seed(0)
+    x = torch.randn(320, 4)
+    y = x.sum(1, keepdim=True) if column else x.sum(1)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with strictly(model, optimizer, probe=(x[:64], y[:64])) as record:
+        for step in range(200):
+            batch = slice(step % 10 * 32, step % 10 * 32 + 32)
+            optimizer.zero_grad()
+            loss = ((model(x[batch]) - y[batch]) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x[batch], y[batch]))
+            if step % 40 == 39:
+                record.validation()
+    assert [each.name for each in record.diagnose()][:1] == ([] if column else ["loss_broadcast"])
+
+
+def test_targets_that_are_left_out_may_be_minus_one():
+    """Only where the loop records that loss: elsewhere -1 is a class that does not exist."""
+    torch.manual_seed(0)
+    x, y = torch.randint(7, (16, 6)), torch.randint(-1, 7, (16, 6))
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7))
+
+    def loss(outputs, targets):
+        return cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+    record = trained_on(x, y, model, loss, probe=(x, y))
+    assert record.run["probe_loss"] == pytest.approx([loss(model(x), y).item()])
+    outputs = torch.randn(16, 7)
+    assert recorded_loss(USUAL_LOSSES, outputs, y[:, 0], float(cross_entropy(outputs, y[:, 0].clamp(0)))) == (
+        None,
+        False,
+    )
+
+
 @pytest.mark.parametrize(("samples", "features"), [(600, 4), (128, 784)])  # MOST_SAMPLES; meters.LARGE
 def test_the_loss_of_a_probe_is_found_in_batches_of_any_size(samples, features):
     x = torch.rand(samples, features)

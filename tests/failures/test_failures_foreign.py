@@ -1,9 +1,14 @@
 """Signatures for programs of any task: by the tests on the probe, the first weights and what the task allows."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import torch
 from test_failures_other_tasks import CONSTANT, run_of, seen
+from torch import nn
 
+import labkit
 from labkit.diagnosis.calibration import confidence, measured
 from labkit.diagnosis.diagnose import diagnose
 from labkit.failures.catalogue import FAILURES
@@ -42,6 +47,46 @@ def test_a_healthy_run_of_any_task_has_no_failure():
 def test_a_loss_that_rates_other_outputs_far_better_than_perfect_ones(loss, named):
     run = examined(left=loss, truth=1.0, swapped=1.3, loss=loss, best_loss=loss)
     assert seen("loss_does_not_fit", run) is named
+
+
+@pytest.mark.parametrize(("ends", "named"), [
+    (lambda scores: scores.softmax(1), ["loss_does_not_fit"]),
+    (lambda scores: scores, ["loss_does_not_fit"]),
+    (lambda scores: scores.log_softmax(1), []),
+])  # fmt: skip
+def test_a_likelihood_of_what_is_no_logarithm_of_a_probability(ends, named):
+    torch.manual_seed(0)
+    centres, y = 2 * torch.randn(4, 8), torch.randint(4, (400,))
+    x = centres[y] + torch.randn(400, 8)
+    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+    net.forward = lambda inputs: ends(nn.Sequential.forward(net, inputs))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.003)
+    with labkit.watch(net, optimizer, probe=(x[:128], y[:128]), loss_fn=nn.functional.nll_loss, strict=True) as record:
+        for step in range(150):
+            batch = slice(step % 6 * 64, step % 6 * 64 + 64)
+            loss = nn.functional.nll_loss(net(x[batch]), y[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            record.step(loss, (x[batch], y[batch]))
+            if step % 30 == 29:
+                record.validation()
+    found = [each.name for each in record.diagnose()]
+    assert found[:1] == named and "gradient_ascent" not in found
+
+
+@pytest.mark.parametrize(("constant", "task", "truth", "name"), [
+    (-1e9, "classes", -20.0, "loss_does_not_fit"),
+    (-1e5, "classes", -20.0, None),  # BOTTOMLESS
+    (-1e9, "numbers", -20.0, None),
+    (-1e9, "classes", 20.0, "gradient_ascent"),
+])  # fmt: skip
+def test_a_loss_without_a_lowest_value_fits_or_has_a_flipped_sign(constant, task, truth, name):
+    facts = {"task": task, "constant_loss": constant}
+    run = examined(facts, left=-0.5, truth=truth, swapped=0.0, loss=-0.5, best_loss=-0.5)
+    run = dataclasses.replace(run, traces=run.traces | {"loss": np.r_[0.5, np.full(len(run) - 1, -0.5)]})
+    for each in ("loss_does_not_fit", "gradient_ascent"):
+        assert seen(each, run) is (each == name)
 
 
 def test_shapes_that_broadcast_are_not_a_loss_that_does_not_fit():

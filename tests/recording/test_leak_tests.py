@@ -9,6 +9,7 @@ from torch import nn
 from labkit.diagnosis.watch import watch
 from labkit.failures.catalogue import FAILURES
 from labkit.recording.leak_tests import best_column, token_tests
+from labkit.recording.token_tests import looks_ahead, reads_and_predicts_tokens
 
 
 def table(count=400, columns=6, seed=0):
@@ -90,6 +91,26 @@ def test_a_language_model_that_sees_later_tokens_is_found(causal):
     tags = torch.where(x > 3, x, -100)
     assert token_tests(net, x, tags, net(x))["copied"] == 1
     assert token_tests(net, x.float(), y, None) == token_tests(net, x, y[:, 0], None) == {}
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+def test_tokens_may_be_bytes(kind):
+    """255 is the last word there is, and one more would be 0."""
+
+    class OfBytes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
+
+        def forward(self, tokens):
+            x = self.embed(tokens.long())
+            return self.head(x + x.mean(1, keepdim=True))
+
+    torch.manual_seed(0)
+    text = torch.randint(250, 256, (32, 13)).to(kind)
+    net, x, y = OfBytes(), text[:, :-1], text[:, 1:]
+    assert reads_and_predicts_tokens(x, net(x))
+    assert looks_ahead(net, x, net(x))["leak_changed"] > 0.01 and token_tests(net, x, y, net(x))["future"] > 0.01
 
 
 @pytest.mark.parametrize("leak", [True, False])

@@ -759,6 +759,20 @@ def test_from_zero_some_losses_have_no_way_to_the_best_constant_but_from_the_mea
     assert constant_loss(yes_or_no_of_probabilities, scores, yes) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(200, 3), (200, 3, 2)])
+def test_a_net_that_ends_in_a_log_softmax_cannot_predict_just_any_number(shape):
+    """The likelihood of free numbers has no lowest value; that of logits is none."""
+    classes = (torch.arange(200) % 4 == 0).long()
+    wanted = classes if len(shape) == 2 else classes[:, None].expand(200, 2)
+    entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    scores = torch.randn(shape)
+    found = constant_loss(nn.functional.nll_loss, scores.log_softmax(1), wanted)
+    assert found == pytest.approx(entropy, rel=1e-3)
+    assert constant_loss(nn.functional.nll_loss, scores.softmax(1), wanted) < -1e6
+    wide = scores + 2 * torch.randn(200, *(1,) * (len(shape) - 1))  # NORMALISED
+    assert constant_loss(nn.functional.nll_loss, wide.log_softmax(1) + 0.01, wanted) < -1e6
+
+
 def test_a_loss_with_weights_of_its_own_gets_no_gradient():
     critic = nn.Linear(3, 1)
     constant_loss(lambda outputs, targets: critic(outputs).square().mean(), torch.randn(8, 3), torch.zeros(8))

@@ -191,3 +191,43 @@ def test_an_error_in_them_does_not_reach_the_loop(capsys):
     assert "probe_tests" not in record.run.facts
     assert record.run.facts["switched_off"][0]["instrument"] == "the tests on the probe"
     assert "the tests on the probe" in capsys.readouterr().err
+
+
+# --- of a large probe the first samples -------------------------------------------------------------
+
+
+class Graph(nn.Module):
+    """Mixes the values of nodes that are neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, nodes, neighbours):
+        return neighbours @ self.layer(nodes)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_graph_is_tested_as_a_whole(sparse):
+    torch.manual_seed(0)
+    nodes, labels, chosen = torch.randn(300, 4), torch.randint(3, (300,)), torch.arange(280, 300)
+    neighbours = torch.eye(300).to_sparse() if sparse else torch.eye(300)
+
+    def loss(outputs, targets):
+        return F.cross_entropy(outputs[chosen], targets[chosen])
+
+    net = Graph()
+    _, found = probe_tests(net, loss, (nodes, neighbours), labels)
+    assert found["loss"] == pytest.approx(float(loss(net(nodes, neighbours), labels))) and found["truth"] < 0.01
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_inputs_and_targets_are_cut_alike(named):
+    class Named(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    net, x, y = Named(4, 3), torch.randn(300, 4), torch.randint(3, (300,))
+    _, found = probe_tests(net, F.cross_entropy, {"x": x} if named else x, y)
+    assert found["loss"] == pytest.approx(float(F.cross_entropy(net(x)[:TESTED], y[:TESTED])))

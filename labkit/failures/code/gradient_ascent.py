@@ -48,7 +48,8 @@ def prefers_errors(run: Run) -> Evidence | None:
     """A loss below 0 that rates perfect outputs worse than those of other samples: its sign is flipped."""
     tests, losses, constant = tested(run), fixed_loss(run), run.facts.get("constant_loss", np.nan)
     truth, swapped = tests.get("truth", np.nan), tests.get("swapped", np.nan)
-    worse, bottomless = truth - swapped > FLIPPED * abs(swapped), -constant > BOTTOMLESS * abs(run["loss"][0])
+    worse, better = truth - swapped > FLIPPED * abs(swapped), swapped - truth > FLIPPED * abs(swapped)
+    bottomless = -constant > BOTTOMLESS * abs(run["loss"][0]) and not better
     if not len(losses) or not losses[-1] < 0 or not (worse or (bottomless and run["loss"][0] < 0)):
         return None
     rated = f"rates perfect outputs worse ({truth:.3g}) than outputs for targets of other samples ({swapped:.3g})"

@@ -31,6 +31,9 @@ BELOW = 0.6
 # The first loss over the mean absolute error of equal probabilities, and what is left of that of a constant prediction:
 # 1.00 and 0.9 in a program of 20 classes; cross-entropy starts at ln(classes), 16 to 30 times that.
 EVEN, LEFT = 0.1, 0.47
+# Minus the loss of the best constant prediction over the first loss: 1e15 and more where a likelihood gets what is no
+# logarithm of a probability; the loss is below 0 then, which that of classes never is.
+BOTTOMLESS = 1e6
 EQUAL = 0.01  # difference over the same, of the losses of perfect outputs for their own targets and for others
 
 healthy = Recipe(optimizer="adam", lr=0.003, steps=300)
@@ -75,8 +78,26 @@ def beats_the_truth(run: Run) -> Evidence | None:
     )
 
 
+def has_no_lowest_value(run: Run) -> Evidence | None:
+    """A likelihood of classes whose outputs are probabilities or logits, and not their logarithms."""
+    tests, constant = tested(run), run.facts.get("constant_loss", np.nan)
+    truth, swapped, late = tests.get("truth", np.nan), tests.get("swapped", np.nan), late_loss(run)
+    if run.facts.get("task") not in ("classes", "tokens", "pixels") or not late < 0 or not truth < swapped:
+        return None
+    if not -constant > BOTTOMLESS * abs(run["loss"][0]):
+        return None
+    return Evidence(
+        seen=f"the loss of classes fell to {late:.3g}, below 0, and it has no lowest value: a constant prediction "
+        f"reaches {constant:.1g}",
+        usual="a loss of classes of 0 or more: nll_loss wants the logarithms of probabilities",
+        onset=0,
+        place="loss",
+        confidence=0.95,
+    )
+
+
 def signature(run: Run) -> Evidence | None:
-    return beats_the_truth(run) or of_probabilities(run) or predicts_zero(run)
+    return beats_the_truth(run) or has_no_lowest_value(run) or of_probabilities(run) or predicts_zero(run)
 
 
 def of_probabilities(run: Run) -> Evidence | None:
