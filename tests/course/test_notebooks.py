@@ -148,6 +148,12 @@ def test_every_exercise_is_in_a_lesson():
     assert {id[:2] for id in EXERCISES} == {path.name[:2] for path in SOLUTIONS}
 
 
+def test_every_failure_of_the_catalogue_is_met_in_a_lesson():
+    cells = [cell.source for path in SOLUTIONS for cell in notebooks.read(path).cells]
+    met = {*re.findall(r"\w+", "\n".join(cells)), *(mode for id in EXERCISES for mode in EXERCISES[id].modes)}
+    assert sorted(set(labkit.FAILURES) - met) == [], "name them where they are taught"
+
+
 @every_solution
 def test_a_solution_passed_its_own_checks_when_it_was_run(path):
     for cell in code_cells(path):
