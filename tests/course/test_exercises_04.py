@@ -72,7 +72,7 @@ def test_a_right_schedule_is_right():
         (unclamped, "rises again"),
         (cosine_from_step_zero, "expected 0.4"),
         (too_long, "should have reached 0"),
-        (straight, "with a warmup of 10"),
+        (straight, "with a warm-up of 10"),
         (negative, "negative"),
         (needs_warmup, "ZeroDivisionError"),
         (without_floor, "must end at the floor"),

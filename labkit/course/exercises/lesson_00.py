@@ -80,7 +80,7 @@ exercises = (
         },
         because="The loss of many failures looks like this one. Only here does the first step replace the weights.",
         hints=(
-            "Look at the panel on the right: which instrument left the healthy band at the first step?",
+            "Look at the last panel: which instrument left the healthy band at the first step?",
             'The diagnosis says it in words: "changed a layer by ... times its own size".',
         ),
     ),

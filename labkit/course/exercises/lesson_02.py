@@ -295,7 +295,7 @@ exercises = (
             "underfit": "the loss would be level because the net can do no better. Does the net still move at all?",
             "learning_rate_too_low": "it was an ordinary one in the first steps.",
             "plateau": "on a plateau the learning rate is still at work.",
-            "training_not_finished": "it has stopped to improve long before the end. What stopped it?",
+            "training_not_finished": "it stopped improving long before the end. What stopped it?",
         },
         because="The learning rate reached 0 at step 40 of 200. On photographs a loss of 1.8 looks like underfitting, "
         "and a larger net would have changed nothing.",

@@ -41,7 +41,7 @@ def patient() -> Run:
     return train(FAILURES["learning_rate_too_high"].sick.but(depth=2, steps=400), progress=False)
 
 
-# --- accuracy by batch size, stored: 36 runs would take too long for a lesson ---
+# --- accuracy by batch size, stored: 30 runs would take too long for a lesson ---
 
 TABLE = Path(__file__).with_name("lesson_03.json")
 COMMAND = "python -m labkit.course.exercises.lesson_03"  # trains these runs again
@@ -321,7 +321,7 @@ EXPERIMENTS = (
     "update over weight",
     "first ten steps",
     "larger batch",
-    "a tenth of the rate",
+    "a tenth of the learning rate",
     "twice as many steps",
 )
 
@@ -416,28 +416,28 @@ exercises = (
                 "update over weight": "with dead units most updates are near 0 too, so this number is small for both.",
                 "first ten steps": "both are flat from step 0 on.",
                 "larger batch": "it calms noise, and neither curve has any.",
-                "a tenth of the rate": "both stay flat.",
+                "a tenth of the learning rate": "both stay flat.",
                 "twice as many steps": "both stay flat.",
             },
             "B": {
                 "gradients per layer": "both have healthy gradients in every layer.",
                 "first ten steps": "both fall smoothly from the start.",
                 "larger batch": "neither curve is noisy.",
-                "a tenth of the rate": "both get slower.",
+                "a tenth of the learning rate": "both get slower.",
                 "twice as many steps": "both end lower. What differs is how far one step goes.",
             },
             "C": {
                 "gradients per layer": "both have gradients everywhere; their size differs with the batch anyway.",
-                "update over weight": "about 0.02 to 0.05 for both: long steps, from noise or from the rate.",
+                "update over weight": "about 0.02 to 0.05 for both: long steps, from noise or from the learning rate.",
                 "first ten steps": "both start well. The trouble is late.",
-                "a tenth of the rate": "it calms both: noise in the weights is proportional to the learning rate.",
+                "a tenth of the learning rate": "it calms both: noise in the weights is proportional to it.",
                 "twice as many steps": "both stay in their band.",
             },
             "D": {
                 "gradients per layer": "they are large in both once the loss has risen.",
                 "update over weight": "a good instrument, but over the whole run it is large in both. When is it not?",
                 "larger batch": "neither is noise: with 512 images the one with momentum still swings.",
-                "a tenth of the rate": "it helps both.",
+                "a tenth of the learning rate": "it helps both.",
                 "twice as many steps": "both may come back, or not.",
             },
         },

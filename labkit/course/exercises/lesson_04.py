@@ -88,7 +88,7 @@ TRANSFORMERS = {
     "cosine alone": COLD.but(schedule="cosine"),
     "warm-up alone": COLD.but(schedule=warmup_then_constant),
     "neither": COLD.but(schedule="constant"),
-    "neither, a tenth of the rate": COLD.but(schedule="constant", lr=COLD.lr / 10),
+    "neither, learning rate 0.003": COLD.but(schedule="constant", lr=COLD.lr / 10),
 }
 
 
@@ -144,18 +144,19 @@ def judge_warmup_cosine(mine: Student) -> str:
     expect(max(rates) <= peak * (1 + 1e-6), f"It rises to {max(rates):.3g}, above the peak of {peak}.")
     jumps = max(abs(after - before) for before, after in pairwise(rates))
     expect(
-        jumps < 0.06, f"It jumps by {jumps:.2g} from one step to the next. The cosine must start where the warmup ends."
+        jumps < 0.06,
+        f"It jumps by {jumps:.2g} between two steps. The cosine must start where the warm-up ends.",
     )
-    expect_close(rates[warmup - 1], peak, "The last step of the warmup")
-    expect_close(rates[warmup], peak, "The first step after the warmup, where the cosine starts")
+    expect_close(rates[warmup - 1], peak, "The last step of the warm-up")
+    expect_close(rates[warmup], peak, "The first step after the warm-up, where the cosine starts")
     for count in (10, 0, 1, 25):
         recipe = Recipe(steps=steps, warmup=count, lr=peak)
         theirs = preview(warmup_cosine, steps + 30, recipe).tolist()
         seen = [float(mine(step, steps, count, peak, 0.0)) for step in range(steps + 30)]
-        expect_close(seen[:steps], theirs[:steps], f"{steps} steps with a warmup of {count}")
+        expect_close(seen[:steps], theirs[:steps], f"{steps} steps with a warm-up of {count}")
         judge_after_last_step(seen, steps, peak)
     judge_floor(mine, Recipe(steps=steps, warmup=warmup, lr=peak))
-    return "It starts above 0, peaks once, ends at its floor and stays there; and it works without warmup."
+    return "It starts above 0, peaks once, ends at its floor and stays there; and it works without warm-up."
 
 
 def judge_floor(mine: Student, recipe: Recipe) -> None:
@@ -353,12 +354,12 @@ RISES = "its learning rate rises from step to step until the end."
 exercises = (
     build(
         "04.1",
-        "Warmup and cosine",
+        "Warm-up and cosine",
         judge_warmup_cosine,
         example="warmup_cosine(step, steps, warmup, peak, floor)",
         points=3,
         hints=(
-            "Two cases: during the warmup, and after it. What is the learning rate of its first step, and of its last?",
+            "Two cases: during the warm-up, and after it. What is the learning rate of its first step, of its last?",
             "Step < warmup: peak * (step + 1) / warmup. After it, how much of the rest is done? "
             "(step - warmup) / (steps - warmup), and never above 1.",
             "Half a cosine from 1 to 0, for `done` from 0 to 1: (1 + cos(pi * done)) / 2. It scales what is above the "
@@ -428,7 +429,7 @@ exercises = (
                 "learning_rate_too_high_late": FALLS + "At the end it is not too high: it is 0.",
                 "scheduler_stepped_per_batch": "divide its learning rates at steps 1 and 0, then 2 and 1: nearly "
                 "1, so not a factor of 0.9. The curve bends like a cosine.",
-                "warmup_too_long": FALLS + "A warmup rises.",
+                "warmup_too_long": FALLS + "A warm-up rises.",
             },
             "C": {
                 "learning_rate_left_low": "close: its learning rate is low, but not constant. Look at its last value.",
@@ -448,7 +449,7 @@ exercises = (
                 "learning_rate_too_high_late": FALLS + "At the end it is almost 0.",
                 "schedule_too_short": "a cosine starts flat. This learning rate loses a tenth at every step, "
                 "from the first on.",
-                "warmup_too_long": FALLS + "A warmup rises.",
+                "warmup_too_long": FALLS + "A warm-up rises.",
             },
         },
         hints=(

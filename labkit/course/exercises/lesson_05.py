@@ -204,7 +204,8 @@ predictions = (
     prediction(
         "05.0",
         correct=3,
-        why="Each sigmoid layer multiplies the gradient by about 0.23, and nine of them leave a few millionths of it. "
+        why="Each sigmoid layer multiplies the gradient by about 0.23, and 0.23 to the power of nine is two "
+        "millionths. (The first layer ends at some hundred-thousandths, because it has more inputs than the others.) "
         "The loss does not fall slowly: it stays where guessing is.",
         wrong={1: "That is what the tanh net loses.", 2: "That is about what four sigmoid layers lose."},
     ),
