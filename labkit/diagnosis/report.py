@@ -165,12 +165,13 @@ def _readings(run: Run) -> list[tuple[str, str]]:
         ("steps", f"{len(run)}{_thinned(run)}"),
         ("loss", f"{losses[0]:.4g} at the start, {losses[-1]:.4g} at the end"),
     ]
-    if len(run) > 20:
-        rows.append(("trend", f"{np.nanmean(losses[-len(run) // 10 :]) - np.nanmean(losses[: len(run) // 10]):+.3g}"))
+    start, end = losses[: len(run) // 10], losses[-len(run) // 10 :]
+    if len(run) > 20 and not np.isnan(start).all() and not np.isnan(end).all():
+        rows.append(("trend", f"{np.nanmean(end) - np.nanmean(start):+.3g}"))
     if "grad_norm_total" in run:
         rows.append(_ranged("grad_norm_total", f"median {typical(run['grad_norm_total'][:, None])[0]:.3g}"))
     if "update_ratio" in run:
-        rows.append(_ranged("update_ratio", f"median {np.nanmax(typical(run['update_ratio'])):.2g}"))
+        rows.append(_ranged("update_ratio", f"median {np.fmax.reduce(typical(run['update_ratio'])):.2g}"))
     if "grad_norm" in run and len(run.layers) > 1 and matrix_names(run):
         rows.append(_ranged("grad_ratio", f"gradients {typical(gradient_ratio(run)[:, None])[0]:.2g}"))
     if "dead" in run and len(run["dead"]):

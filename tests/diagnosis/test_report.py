@@ -1,6 +1,7 @@
 """A study in words and in plain values: what was changed, what came of it, the verdict, and whether the cure cures."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -31,6 +32,19 @@ def test_changes_are_named_with_old_and_new():
 
 def test_nothing_changed_is_said():
     assert report.changes_in_words(Recipe(), Recipe()) == "nothing"
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_becomes_nan_is_described_without_a_warning():
+    loss = np.where(np.arange(40) < 30, 2.0, np.nan)
+    run = hand_made(loss=loss, update_ratio=np.full((40, 3), np.nan))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = one_line(report.exam(run))
+    assert "loss 2 at the start, nan at the end" in said and "trend" not in said
+    assert "trend -1" in one_line(report.exam(hand_made(loss=np.linspace(2, 0.8889, 40))))
 
 
 # --- a study --------------------------------------------------------------------------------------
