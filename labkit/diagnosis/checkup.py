@@ -194,14 +194,14 @@ def initial_loss(patient: Patient) -> Finding:
     return Finding(name, state, f"{loss:.3g}", expected, advice, blind)
 
 
-def one_batch_by_heart(patient: Patient) -> Finding:
+def one_batch_memorised(patient: Patient) -> Finding:
     x, y = patient.batch
     first, last = patient.overfit(x, y, FIT_STEPS)
     state = "ok" if last <= FIT * first or last < 1e-3 else "fault"
     advice = "The net, the loss or the gradient is broken: look at the gradient flow and at the outputs."
     blind = "shuffled labels (they can be memorised too) and inputs that are not normalised"
     found = f"loss {first:.3g} -> {last:.3g} in {FIT_STEPS} steps of Adam 1e-3"
-    return Finding("one batch by heart", state, found, f"below {FIT:g} of the first loss", advice, blind)
+    return Finding("one batch memorised", state, found, f"below {FIT:g} of the first loss", advice, blind)
 
 
 def inputs_matter(patient: Patient) -> Finding:
@@ -432,7 +432,7 @@ def does_not_look_ahead(patient: Patient) -> Finding:
 CLEARLY = 0.5  # of the loss of naming the next token: what another shift must be below to be what is asked for
 CHECKPOINT = {"model": ("model", "net", "weights", "state_dict"), "optimizer": ("optim",), "scheduler": ("sched",)}
 TESTS = (
-    initial_loss, one_batch_by_heart, inputs_matter, inputs_in_order, outputs_in_shape, gradients_everywhere,
+    initial_loss, one_batch_memorised, inputs_matter, inputs_in_order, outputs_in_shape, gradients_everywhere,
     one_step_down, splits_apart, validation_fixed, modes_in_order, samples_apart, loss_is_a_mean, labels_in_order,
     no_softmax_yet, asks_for_the_next_token, does_not_look_ahead, checkpoint_complete,
 )  # fmt: skip

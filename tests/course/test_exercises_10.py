@@ -139,7 +139,7 @@ def accumulate(model, optimizer, loader, pieces, *, mean=False, rest=True, clear
         optimizer.step()
 
 
-SEEN_BY = {"A": "none", "B": "splits", "C": "one batch by heart", "D": "gradients"}
+SEEN_BY = {"A": "none", "B": "splits", "C": "one batch memorised", "D": "gradients"}
 SEEN_BY |= {"E": "modes", "F": "none", "G": "none", "H": "inputs"}
 STALE = {"failure": "stale_optimizer", "place": "layer3", "evidence": "update_ratio", "value": 0.0}
 RIGHT = [
@@ -181,7 +181,7 @@ WRONG = [
     ("10.4", slip(train_and_validate, rest=False), "train mode"),
     ("10.4", slip(train_and_validate, guard=False), "no_grad"),
     ("10.4", slip(train_and_validate, kept=lambda scores: scores[-1]), "Expected 3 accuracies"),
-    ("10.5", SEEN_BY | {"A": "one batch by heart"}, "any 32 labels can be memorised"),
+    ("10.5", SEEN_BY | {"A": "one batch memorised"}, "any 32 labels can be memorised"),
     ("10.5", SEEN_BY | {"C": "first loss"}, "ln 10 too"),
     ("10.5", SEEN_BY | {"H": "one step"}, "looks at the pixels"),
     ("10.5", SEEN_BY | {"E": "none"}, "would have caught it"),

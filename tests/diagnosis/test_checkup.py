@@ -29,7 +29,7 @@ def examine(model=None, loss_fn=cross_entropy, train=(X, Y), val=(VX, VY), lr=0.
 def test_a_healthy_set_up_has_no_fault_and_no_warning():
     found = examine()
     assert found and {each.state for each in found.findings} == {"ok", "skipped"}
-    assert "one batch by heart: shuffled labels" in str(found)
+    assert "one batch memorised: shuffled labels" in str(found)
 
 
 def test_nothing_is_changed():
@@ -126,7 +126,7 @@ class Augmented:
 
 FAULTS = {
     "first loss": large_head,
-    "one batch by heart": lambda: {"model": net(last=(nn.Softmax(1),))},
+    "one batch memorised": lambda: {"model": net(last=(nn.Softmax(1),))},
     "inputs matter": lambda: {"model": Blind()},
     "inputs": lambda: {"train": (torch.where(torch.arange(600)[:, None, None, None] == 3, float("nan"), X), Y)},
     "output shape": lambda: {"train": (X, Y + 5)},
@@ -167,7 +167,7 @@ def test_validation_scaled_otherwise_is_found():
 def test_an_overfit_test_passes_with_shuffled_labels_and_says_so():
     shuffled = Y[torch.randperm(600, generator=torch.Generator().manual_seed(0))]
     found = examine(train=(X, shuffled))
-    assert found["one batch by heart"].state == "ok" and "shuffled labels" in found["one batch by heart"].blind_to
+    assert found["one batch memorised"].state == "ok" and "shuffled labels" in found["one batch memorised"].blind_to
 
 
 def test_uneven_classes_are_a_warning():

@@ -228,6 +228,7 @@ exercises = (
         unscaled_first,
         example="train_half(model, optimizer, loader)",
         also=judge_true_norms,
+        modes=("clipped_before_unscaling",),
         points=3,
         hints=(
             "How large are the gradients between scaler.scale(loss).backward() and scaler.step(optimizer)?",

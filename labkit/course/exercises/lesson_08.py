@@ -322,7 +322,7 @@ exercises = (
         hints=(
             "Look for s = 1/T with L'(s) = 0. Is L' below 0 when s is too small, or when it is too large?",
             "L' rises with s: halve an interval of s from 0.001 to 1000 until it is short. Take geometric means.",
-            "slope = ((s * logits).softmax(1) * logits).sum(1) minus the output of the true class, averaged.",
+            "L' is ((s * logits).softmax(1) * logits).sum(1) minus the output of the true class, averaged.",
         ),
     ),
     cure(

@@ -331,7 +331,7 @@ def choices(right: str, **reasons: str) -> dict[str, str]:
 
 WHAT_IT_TESTS = {
     "first loss": "It tests whether an untrained net is at chance level.",
-    "one batch by heart": "It tests whether this net with this loss can memorise a batch.",
+    "one batch memorised": "It tests whether this net with this loss can memorise a batch.",
     "output shape": "It tests for one row per sample and one column per class.",
     "one step": "It tests whether the loss falls after one update by your optimizer.",
     "gradients": "It tests whether each parameter has a gradient and is in the optimizer.",
@@ -467,7 +467,7 @@ exercises = (
         right={
             "A": "none",
             "B": "splits",
-            "C": "one batch by heart",
+            "C": "one batch memorised",
             "D": "gradients",
             "E": "modes",
             "F": "none",
@@ -480,18 +480,18 @@ exercises = (
         wrong={
             "A": choices(
                 "none",
-                one_batch_by_heart="you saw it pass: any 32 labels can be memorised.",
+                one_batch_memorised="you saw it pass: any 32 labels can be memorised.",
                 first_loss="an untrained net is at chance level, with any labels.",
             ),
             "B": choices("splits", none="a checksum of each image would catch it."),
             "C": choices(
-                "one batch by heart",
+                "one batch memorised",
                 first_loss="probabilities near 1/10 give ln 10 too: it passes.",
                 none="the loss cannot fall below 1.46. Which check needs it to?",
             ),
             "D": choices(
                 "gradients",
-                one_batch_by_heart="it uses its own optimizer, which contains the new head.",
+                one_batch_memorised="it uses its own optimizer, which contains the new head.",
                 one_step="the old layers still move, and the loss still falls.",
                 none="which check compares the net's parameters with the optimizer's?",
             ),
@@ -499,7 +499,7 @@ exercises = (
             "F": choices(
                 "none",
                 gradients=f"after one backward they are correct. {NOT_SEEN}",
-                one_batch_by_heart=f"it uses its own loop, which clears the gradients. {NOT_SEEN}",
+                one_batch_memorised=f"it uses its own loop, which clears the gradients. {NOT_SEEN}",
             ),
             "G": choices(
                 "none",
@@ -509,7 +509,7 @@ exercises = (
                 "inputs",
                 first_loss="it fails too, but cannot say why. Which one looks at the pixels?",
                 one_step="it fails too, but cannot say why. Which one looks at the pixels?",
-                one_batch_by_heart="raw pixels can be memorised as well.",
+                one_batch_memorised="raw pixels can be memorised as well.",
                 validation_data="both splits are scaled alike here.",
             ),
         },
