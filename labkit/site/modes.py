@@ -18,6 +18,7 @@ from labkit.training.recipe import changes_in_words
 
 MOST_ALIKE = 8  # look-alikes on a page, the closest first: a flat loss has more than anyone reads
 ROLES = {"healthy": "healthy twin", "sick": "sick run", "cured": "cured run"}
+ENOUGH = 40  # characters of a check that say something
 # What people call the curve, in the title of a page. {loss} is where the recorded run ended.
 IN_TITLES = {
     "never moves": "loss stuck at {loss}, not decreasing",
@@ -91,7 +92,7 @@ def page_of(mode: FailureMode, sources: Sources, contract: dict[str, str]) -> Pa
     page = Page(
         f"modes/{mode.name}.html",
         f"{mode.title}: {in_title(mode, ends)}",
-        text.shortened(f"{mode.symptom} Check first: {mode.first_check}".replace("`", "")),
+        description(mode),
         "mode.html",
         "modes",
         kind="failure mode",
@@ -146,6 +147,13 @@ def figure_of(pane: dict, mode: FailureMode) -> dict[str, Any]:
     """A pane as a picture, and what the script draws in its place."""
     words = svg.alternative(pane, mode.title)
     return {"title": pane["title"], "picture": svg.picture(pane, words), "spec": None if "picture" in pane else pane}
+
+
+def description(mode: FailureMode) -> str:
+    """The symptom, and what to check first where enough of it can be read."""
+    symptom = text.shortened(mode.symptom.replace("`", ""))
+    whole = text.shortened(f"{symptom} Check first: {mode.first_check}".replace("`", ""))
+    return whole if len(whole.partition("Check first: ")[2]) > ENOUGH else symptom
 
 
 def ends_of(record: dict) -> list[str]:

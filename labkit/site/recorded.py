@@ -1,8 +1,8 @@
 """The recorded runs that the pages show: curves, scores and verdicts of every mode, of the sliders and of the ward.
 
 They are shipped with labkit, so that a site is built in seconds. What was recorded of another recipe than today's is
-not shown, and `labkit site --record` records it again. To record all of it: `python -m labkit.site.recorded`. Only that
-compares the losses of all modes: one that was recorded alone is in no pair of look-alikes, and its page says so.
+not shown, and `labkit site --record` records it again. To record all of it: `python -m labkit.site.recorded`. A mode
+that was recorded alone is in no pair of look-alikes, and its page says so, until `--compare` compares all losses.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -245,13 +246,31 @@ def renew(names: Sequence[str] = (), path: Path = FILE, jobs: int = 1) -> Iterat
     write(kept, path)
 
 
-def alike(studies: list[Study]) -> list[Record]:
+@dataclass(frozen=True)
+class Sick:
+    """What a comparison of losses needs of a study."""
+
+    name: str
+    sick: Run
+
+
+def _sick(name: str) -> Sick:
+    return Sick(name, finished(_store(), FAILURES[name].recipes()["sick"], progress=False))
+
+
+def compare(path: Path = FILE, jobs: int = 1) -> None:
+    """Find the look-alikes of all modes, which takes the sick run of each alone, and write the file."""
+    runs = list(spread(_sick, [(name,) for name in FAILURES], jobs, unit="mode"))
+    write(load(path) | {"look_alikes": alike(runs), "compared": list(FAILURES)}, path)
+
+
+def alike(studies: Sequence[Study | Sick]) -> list[Record]:
     """Pairs of failures whose losses cannot be told apart, with the instrument that can."""
     trained = [study for study in studies if "grad_norm_total" in study.sick and "val_loss" in study.sick]
     return [
         {"one": each.one, "other": each.other, "difference": round(each.difference, 4),
          "instrument": each.instrument, "readings": [float(f"{value:.3g}") for value in each.readings]}
-        for each in look_alikes(trained)
+        for each in look_alikes(trained)  # type: ignore[arg-type]  # it asks for name and sick run
     ]  # fmt: skip
 
 
@@ -278,7 +297,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about.add_argument("names", nargs="*", help="of failure modes (default: all, with the sliders and the ward)")
     about.add_argument("--jobs", type=int, default=1, help="how many processes train (default: 1)")
     about.add_argument("--outdated", action="store_true", help="only the modes that changed since they were recorded")
+    about.add_argument(
+        "--compare", action="store_true", help="only the look-alikes of all modes: their sick runs alone"
+    )
     options = about.parse_args(arguments)
+    if options.compare:
+        return compare(jobs=options.jobs)
     names = outdated(load()) if options.outdated else options.names
     if options.outdated and not names:
         return print("nothing is out of date")
@@ -287,4 +311,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from labkit.site import recorded
+
+    recorded.main()  # other processes could not import what is defined in __main__

@@ -203,6 +203,18 @@ def test_a_record_shows_a_calm_loss_and_keeps_the_run():
     )
 
 
+def test_look_alikes_are_found_without_recording_again(tmp_path, monkeypatch):
+    flat = ("learning_rate_too_low", "vanishing_gradients")
+    monkeypatch.setattr(recorded, "FAILURES", {name: FAILURES[name] for name in flat})
+    page = tmp_path / "recorded.json"
+    recorded.write({"modes": {"kept": {"steps": 1}}, "look_alikes": [], "compared": []}, page)
+    recorded.compare(page)
+    made = recorded.load(page)
+    [pair] = made["look_alikes"]
+    assert (pair["one"], pair["other"]) == flat and pair["instrument"] and pair["difference"] < 0.05
+    assert made["compared"] == [*flat] and made["modes"] == {"kept": {"steps": 1}}
+
+
 def test_both_examples_are_recorded(site):
     assert {"example.csv", "example.npz"} <= {path.name for path in (site.folder / "diagnose").iterdir()}
     page = text(site, "diagnose/index.html")
