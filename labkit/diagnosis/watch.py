@@ -147,8 +147,10 @@ class Watch(Recorder):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.hook.remove()
-        if self.unsettled:
+        if self.unsettled or (self.first_batch and not self.evaluations):
             self._try(PROBE, self._settle_probe)
+        if self.probe and self.calls and not self.evaluations and kind is None:
+            self.validate()  # a loop without validation: the probe is examined once, at the end
         super().__exit__(kind, error, trace)
         if error is not None:
             self.error = error_facts(error, self.calls)

@@ -83,7 +83,7 @@ class LooksAhead:
         return (
             f"replacing later tokens changes the logits at {self.reached:.0%} of the earlier positions, by up to "
             f"{self.changed.max():.2g} of their deviation, and cutting them off by up to {self.cut.max():.2g}"
-        )
+        ).removesuffix(", and cutting them off by up to nan")
 
 
 def looks_ahead(run: Run) -> LooksAhead:
@@ -95,7 +95,7 @@ def looks_ahead(run: Run) -> LooksAhead:
 def leak(run: Run, kind: Leak, pattern: str) -> Evidence | None:
     """The evidence for one kind of leak; `pattern` says what tells it from the others."""
     found = looks_ahead(run)
-    if found.kind != kind:
+    if found.kind != kind or fills_gaps(run):
         return None
     sure = 0.95 if found.step == 0 else 0.75  # learning makes the patterns alike
     return Evidence(f"{found}: {pattern}", "0 at every position", found.step, "attention", confidence=sure)
@@ -115,15 +115,27 @@ LEARNED_ANOTHER = 1.18
 SHIFTS = ("the token that it has just read", "the next token", "the token after the next")
 
 
+def asks(run: Run) -> np.ndarray:
+    """What perfect predictions of each of SHIFTS cost; NaN where the loss is not known."""
+    tests = tested(run)
+    return np.array([tests.get(f"asks_{shift}", np.nan) for shift in range(len(SHIFTS))])
+
+
+def fills_gaps(run: Run) -> bool:
+    """Is the net asked for none of the tokens that it reads? Masked language models, translators and taggers are not:
+    they may look ahead."""
+    costs = asks(run)
+    return bool(np.isfinite(costs).all() and not costs.min() < ASKED * np.median(costs))
+
+
 def asked_for(run: Run, shift: int) -> Evidence | None:
     """The evidence that the loss asks for another token than the next one: 0 is the one just read, 2 the second next.
 
     From the loss of perfect predictions of each; where the loss is not known, from what the net has learned to predict.
     """
-    tests, learned = tested(run), run["shift_loss"][-1]
-    asks = np.array([tests.get(f"asks_{each}", np.nan) for each in range(len(SHIFTS))])
-    known = bool(np.isfinite(asks).all())
-    costs = asks if known else learned
+    perfect, learned = asks(run), run["shift_loss"][-1]
+    known = bool(np.isfinite(perfect).all())
+    costs = perfect if known else learned
     if not np.isfinite(costs).all() or costs.argmin() != shift:
         return None
     if not costs[shift] < ASKED * np.delete(costs, shift).min() or looks_ahead(run).kind:

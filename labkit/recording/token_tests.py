@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from labkit.recording.nested import call, first_tensor, replaced
+from labkit.recording.nested import Call, call, first_tensor, given, replaced, with_tensors
 
 SEQUENCES = 16  # that are tested: a net looks ahead in all of them or in none
 SHIFTS = (0, 1, 2)  # the token that was read, the next one, the one after it
@@ -31,7 +31,8 @@ SURE = 10.0  # the logit of the one word that a perfect prediction names
 
 def tokens_of(x: Any) -> torch.Tensor | None:
     """The tokens (sample, token) among the inputs of a net; None where there are none."""
-    ids = x.get(TOKENS) if isinstance(x, Mapping) else x
+    named = x.named if isinstance(x, Call) else x if isinstance(x, Mapping) else {}
+    ids = named.get(TOKENS, given(x.positional, x.named) if isinstance(x, Call) else x)
     if not torch.is_tensor(ids) or ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         return None
     return ids if ids.shape[1] > max(SHIFTS) + 1 and len(ids) else None
@@ -48,15 +49,16 @@ def reads_and_predicts_tokens(x: Any, outputs: Any) -> bool:
 
 def replaced_tokens(x: Any, ids: torch.Tensor) -> Any:
     """The same inputs with other tokens, perhaps fewer: what has one entry per token is cut off with them."""
-    if not isinstance(x, Mapping):
-        return ids
-    before = x[TOKENS].shape
-    return {
-        name: ids if name == TOKENS
-        else each[: len(ids), : ids.shape[1]] if torch.is_tensor(each) and each.shape[:2] == before
-        else each
-        for name, each in x.items()
-    }  # fmt: skip
+    old = tokens_of(x)
+    assert old is not None
+    samples, tokens = ids.shape
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor is old:
+            return ids
+        return tensor[:samples, :tokens].contiguous() if tensor.shape[:2] == old.shape else tensor
+
+    return with_tensors(x, changed)
 
 
 def few(x: Any, count: int = SEQUENCES) -> Any:

@@ -326,3 +326,52 @@ def test_checkup_leaves_taggers_alone():
     tokens = sequences(64)
     found = checkup(built(lambda: Recurrent(both=True)), next_token_loss, (tokens, (tokens * 7 + 3) % 5))
     assert found["asks for the next token"].state == "skipped" and found["does not look ahead"].state == "skipped"
+
+
+class OwnLoss(torch.nn.Module):
+    """A net that is called with the targets too, and returns logits and loss, as minGPT and nanoGPT do."""
+
+    def __init__(self, ahead: int | None):
+        super().__init__()
+        self.net = Encoder(ahead)
+
+    def forward(self, input_ids, targets=None):
+        logits = self.net(input_ids)
+        words = logits.shape[-1]
+        return logits, torch.nn.functional.cross_entropy(logits.view(-1, words), targets.view(-1), ignore_index=-100)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("ahead", [0, None])
+def test_two_lines_around_a_net_with_its_own_loss_find_a_leak_without_any_validation(ahead, named):
+    model, tokens = built(lambda: OwnLoss(ahead)), sequences(32)
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with watch(model, optimizer, strict=True) as record:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = (model(targets=y, input_ids=x) if named else model(x, y))[1]
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    run = record.run
+    assert (run["leak_changed"] > LEAK).tolist() == (run["leak_cut"] > LEAK).tolist() == [ahead is None]
+    assert run["val_step"].tolist() == [3] and run["probe_loss"].shape == (1,)
+    assert [each.name for each in record.diagnose()] == ["causal_mask_missing"] * (ahead is None)
+
+
+def test_a_net_that_fills_gaps_may_look_ahead():
+    """A masked language model, trained to name the words that were hidden from it."""
+    model, tokens = built(lambda: Encoder(ahead=None)), sequences(32)
+    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    x, y = tokens.masked_fill(hidden, 0), tokens.masked_fill(~hidden, -100)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with watch(model, optimizer, probe=(x, y), strict=True) as record:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = next_token_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            record.step(loss, batch=(x, y))
+    assert record.run["leak_changed"][-1] > LEAK
+    assert [each.name for each in record.diagnose()] == []

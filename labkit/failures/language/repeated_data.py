@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from labkit.failures.language_signs import ON_TOKENS
+from labkit.failures.language_signs import ON_TOKENS, asks
 from labkit.failures.mode import Evidence, FailureMode, Knob
-from labkit.failures.signs import tested
 from labkit.recording.run import Run
 from labkit.recording.summaries import chance_loss
 from labkit.training.language import LanguageRecipe
@@ -25,8 +24,8 @@ sick = healthy.but(samples=500)
 
 def predicts_next(run: Run) -> bool:
     """Does the loss ask for the next token? Tags and translations are read many times as a matter of course."""
-    asks = [tested(run).get(f"asks_{shift}", np.nan) for shift in range(3)]
-    return bool(np.isfinite(asks).all() and np.argmin(asks) == 1)
+    costs = asks(run)
+    return bool(np.isfinite(costs).all() and costs.argmin() == 1)
 
 
 def signature(run: Run) -> Evidence | None:
