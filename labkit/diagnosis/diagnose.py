@@ -7,7 +7,7 @@ import numpy as np
 from labkit.diagnosis.calibration import confidence
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import Evidence, FailureMode
-from labkit.failures.signs import LONG_ENOUGH, LOOKS, Look, left_over, looks, ruled_out
+from labkit.failures.signs import LONG_ENOUGH, LOOKS, SLOW, Look, left_over, longer_step, looks, ruled_out
 from labkit.recording.run import NoTrace, Run
 from labkit.recording.summaries import chance_loss, label_shares
 
@@ -220,12 +220,15 @@ def unsure(run: Run, answers: dict) -> list[Diagnosis]:
     if "grad_norm" in run:  # with instruments, a failure they could not test is likelier than one they did
         alike = [name for name in alike if isinstance(answers[name], NoTrace)] or alike
     alike = [name for name in alike if name not in excluded] or alike
+    longer = longer_step(run)
+    if longer and look in ("stops too high", "never moves"):
+        alike = list(dict.fromkeys((*SLOW, *alike)))
     chosen = alike[:SHOWN]
     first = FAILURES[chosen[0]]
     more = f" and {len(alike) - SHOWN} more" if len(alike) > SHOWN else ""
     origin = run.facts.get("first_nonfinite") or {}
     titles = ", ".join(FAILURES[name].title.lower() for name in chosen)
-    tested = "".join(f"; {each}" for each in dict.fromkeys(excluded.values()))
+    tested = "".join(f"; {each}" for each in dict.fromkeys((*excluded.values(), *([longer] if longer else []))))
     return [
         Diagnosis(
             name=UNSURE,

@@ -27,6 +27,9 @@ PREFERS = 0.5  # how much lower perfect outputs are rated than those for other t
 SHORT = 5.0  # the best step over a late update: a learning rate that is too low 14 and more, healthy runs 0.2 to 30
 GAIN = 0.03  # what the best step gains, as a share of the loss; with a learning rate that is too low 0.04 and more
 USED = 1.05  # the loss with the inputs of other samples over the loss: nets that ignore their inputs 1.00
+# The same two where a run has no other sign: in a net of convolutions at a thousandth of its learning rate 170 and 0.6.
+LONG, MUCH = 50.0, 0.3
+SLOW = ("learning_rate_too_low", "training_not_finished")
 OF_THE_LOSS = ("loss_does_not_fit", "gradient_ascent")
 OF_THE_STEP = ("learning_rate_too_low", "learning_rate_left_low", "bf16_updates_lost", "clipping_too_tight")
 OF_THE_INPUTS = ("blank_inputs", "dead_relu", "vanishing_gradients", "zero_init", "weight_collapse")
@@ -49,6 +52,17 @@ def ruled_out(run: Run) -> dict[str, str]:
             OF_THE_INPUTS, f"with the inputs of other samples the loss is {other / loss:.2g} times as high"
         )
     return found
+
+
+def longer_step(run: Run) -> str:
+    """That a far longer step than the run takes would lower its loss by far, in words; empty where it would not."""
+    tests, update = tested(run), late_update(run)
+    longer = tests.get("best_step", 0.0) / update if update > 0 else 0.0
+    loss = tests.get("loss", 0.0)
+    gain = 1 - tests.get("best_loss", loss) / loss if loss > 0 else 0.0
+    if longer < LONG or gain < MUCH:
+        return ""
+    return f"a step {longer:.0f} times as long as an update would lower the loss by {gain:.0%}"
 
 
 def late_update(run: Run) -> float:

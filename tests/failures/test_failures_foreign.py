@@ -10,9 +10,9 @@ from torch import nn
 
 import labkit
 from labkit.diagnosis.calibration import confidence, measured
-from labkit.diagnosis.diagnose import diagnose
+from labkit.diagnosis.diagnose import diagnose, unsure
 from labkit.failures.catalogue import FAILURES
-from labkit.failures.signs import clipped_to, left_over, ruled_out
+from labkit.failures.signs import clipped_to, late_update, left_over, ruled_out
 
 # What the tests on the probe find after a healthy run: the loss is 0.2 of that of a constant prediction.
 HEALTHY = {
@@ -366,6 +366,18 @@ def test_a_validation_loss_above_a_constant_prediction_may_be_overconfidence(acc
     run.traces["val_accuracy"] = np.linspace(0.25, accuracy, 5)
     run.traces["probe_accuracy"] = np.linspace(0.25, 0.8, 5)
     assert [found.name for found in diagnose(run)] == expected
+
+
+@pytest.mark.parametrize(("longer", "gain", "first"), [
+    (51, 0.31, True), (49, 0.31, False),  # LONG
+    (51, 0.29, False),  # MUCH
+])  # fmt: skip
+def test_unsure_asks_first_for_the_learning_rate_where_a_far_longer_step_would_gain_much(longer, gain, first):
+    run = examined(left=0.9, loss=0.9, best_loss=0.9 * (1 - gain))
+    run.facts["probe_tests"]["best_step"] = longer * late_update(run)
+    [found] = unsure(run, dict.fromkeys(FAILURES))
+    assert (found.candidates[0] == "learning_rate_too_low") is first
+    assert ("times as long as an update would lower the loss" in found.seen) is first
 
 
 def test_unsure_says_what_the_tests_exclude():
