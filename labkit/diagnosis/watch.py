@@ -241,7 +241,8 @@ class Watch(Recorder):
         outputs = first_tensor(answer)
         if outputs is None or given is None:
             return None
-        y = split_batch(given.named)[1] if y is None else y  # the net computes the loss
+        if y is None:  # the net computes the loss
+            y = split_batch(given.named)[1] if given.named else split_batch(given.positional)[1]
         if not torch.is_tensor(y) or not y.ndim:
             return None
         x: Any = None  # of a probe that was given only the loss is looked for

@@ -341,9 +341,10 @@ class OwnLoss(torch.nn.Module):
         return logits, torch.nn.functional.cross_entropy(logits.view(-1, words), targets.view(-1), ignore_index=-100)
 
 
+@pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("ahead", [0, None])
-def test_two_lines_around_a_net_with_its_own_loss_find_a_leak_without_any_validation(ahead, named):
+def test_two_lines_around_a_net_with_its_own_loss_find_a_leak_without_any_validation(ahead, named, batch):
     model, tokens = built(lambda: OwnLoss(ahead)), sequences(32)
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -353,7 +354,7 @@ def test_two_lines_around_a_net_with_its_own_loss_find_a_leak_without_any_valida
             loss = (model(targets=y, input_ids=x) if named else model(x, y))[1]
             loss.backward()
             optimizer.step()
-            record.step(loss, batch=(x, y))
+            record.step(loss, batch=(x, y) if batch else None)
     run = record.run
     assert (run["leak_changed"] > LEAK).tolist() == (run["leak_cut"] > LEAK).tolist() == [ahead is None]
     assert run["val_step"].tolist() == [3] and run["probe_loss"].shape == (1,)
