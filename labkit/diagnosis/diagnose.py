@@ -7,7 +7,17 @@ import numpy as np
 from labkit.diagnosis.calibration import confidence
 from labkit.failures.catalogue import FAILURES
 from labkit.failures.mode import Evidence, FailureMode
-from labkit.failures.signs import LONG_ENOUGH, LOOKS, SLOW, Look, left_over, longer_step, looks, ruled_out
+from labkit.failures.signs import (
+    LONG_ENOUGH,
+    LOOKS,
+    SLOW,
+    Look,
+    left_over,
+    longer_step,
+    looks,
+    nothing_to_gain,
+    ruled_out,
+)
 from labkit.recording.run import NoTrace, Run
 from labkit.recording.summaries import chance_loss, label_shares
 
@@ -184,7 +194,8 @@ def alarming(run: Run) -> tuple[Look, str] | None:
         if look in ALARMING:
             return look, LOOKS[look]
         left, validated = left_over(run), best_validation(run)
-        if len(run) >= LONG_ENOUGH and left > UNLEARNED and not validated < LEARNED:
+        of_use = classifies(run) and nothing_to_gain(run)  # the rest of the labels may be noise
+        if len(run) >= LONG_ENOUGH and left > UNLEARNED and not validated < LEARNED and not of_use:
             return "stops too high", f"at the end {left:.2f} of the loss of a constant prediction is left"
         if len(run) >= LONG_ENOUGH and left < UNLEARNED and validated > USELESS and not classifies(run):
             words = (

@@ -54,6 +54,13 @@ def ruled_out(run: Run) -> dict[str, str]:
     return found
 
 
+def nothing_to_gain(run: Run) -> bool:
+    """Would no step along the gradient of the probe lower its loss by a share that matters?"""
+    tests = tested(run)
+    loss = tests.get("loss", np.nan)
+    return bool(loss - tests.get("best_loss", np.nan) < GAIN * abs(loss))
+
+
 def longer_step(run: Run) -> str:
     """That a far longer step than the run takes would lower its loss by far, in words; empty where it would not."""
     tests, update = tested(run), late_update(run)

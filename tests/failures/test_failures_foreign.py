@@ -350,6 +350,18 @@ def test_a_run_that_learned_nothing_is_unsure(left, validated, steps, expected):
     assert [found.name for found in diagnose(run)] == expected
 
 
+@pytest.mark.parametrize(("accuracy", "gain", "expected"), [
+    (0.37, 0.029, []), (0.355, 0.029, ["unsure"]),  # BETTER: 0.15 of what the most frequent class, a quarter, leaves
+    (0.37, 0.031, ["unsure"]),  # GAIN: it may have just begun
+])  # fmt: skip
+def test_a_net_that_classifies_and_has_nothing_to_gain_is_as_good_as_noisy_labels_allow(accuracy, gain, expected):
+    shares = {"classes": 4, "label_shares": [0.25] * 4}
+    run = examined(shares, left=0.9, loss=0.9, best_loss=0.9 * (1 - gain), val_loss=np.linspace(1.2, 0.9, 5))
+    run.traces["update_ratio"] = np.full((len(run), 3), CALM)
+    run.traces["val_accuracy"] = np.linspace(0.25, accuracy, 5)
+    assert [found.name for found in diagnose(run)] == expected
+
+
 def test_validation_that_was_useful_once_and_rose_again_is_overfitting():
     for lowest, expected in ((1.13, []), (1.17, ["unsure"])):  # USELESS
         run = run_of(probe_loss=np.linspace(1, 0.1, 5), val_loss=[1.2, lowest, 1.3, 1.5, 2.0],

@@ -244,6 +244,15 @@ def test_labels_that_tell_nothing_about_the_inputs(run, named):
     assert seen("labels_shuffled", run) is named
 
 
+@pytest.mark.parametrize(("peak", "named"), [(1.45, True), (1.55, False)])  # ROSE
+def test_labels_are_not_to_blame_where_the_first_steps_threw_the_net_far_off(peak, named):
+    """Before the first validation, and over a first loss that is high by itself."""
+    for first in (1.0, 1.6):
+        run = uninformative(left=0.97, early=1.0)
+        loss = CONSTANT * np.r_[np.full(20, first), np.full(60, peak * first), np.full(120, 1.0)]
+        assert seen("labels_shuffled", type(run)(**vars(run) | {"traces": run.traces | {"loss": loss}})) is named
+
+
 @pytest.mark.parametrize(("apart", "named"), [(0.02, True), (0.005, False)])
 def test_a_loss_that_prefers_no_target_is_to_blame_and_not_the_labels(apart, named):
     """BLIND: perfect outputs for their own targets and for others, in units of the loss of a constant prediction."""
