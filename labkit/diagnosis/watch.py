@@ -77,10 +77,11 @@ def watch(
         print(record.report())
 
     A batch is a pair (inputs, targets), a dictionary with an entry such as `labels`, or several inputs and the targets.
-    `probe` is a fixed batch that is examined at every validation (without any: once, at the end), to find dead units and
-    to follow the loss of the same samples. `loss_fn(outputs, targets)` is its loss; by default the one of the usual losses
-    that gives, for the outputs of the first batch, what you record. Where none does, it is cross-entropy for integer targets, and the probe has no
-    loss for others. Without a probe the first batch becomes it, if one of the usual losses does.
+    `probe` is a fixed batch that is examined at every validation (without any: once, at the end), to find dead units
+    and to follow the loss of the same samples. `loss_fn(outputs, targets)` is its loss; by default the one of the usual
+    losses that gives, for the outputs of the first batch, what you record. Where none does, it is cross-entropy for
+    integer targets, and the probe has no loss for others. Without a probe the first batch becomes it, if one of the
+    usual losses does.
     Several optimizers are given as a list; gradients are then measured when the last of them steps.
     An instrument that fails on your net is switched off, says so in one line, and your training goes on; with
     `strict=True` it raises.
