@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.diagnosis.treatment.answer import Treatment
-from labkit.diagnosis.treatment.arms import UNTREATED, Arm
+from labkit.diagnosis.treatment.arms import DONE, UNTREATED, Arm
+from labkit.diagnosis.treatment.experiment import is_treated
 from labkit.diagnosis.treatment.judgement import direction
+from labkit.diagnosis.treatment.plots import frame
 from labkit.diagnosis.treatment.treat import RUNS, treat
 from labkit.errors import RecipeError
 from labkit.panels.base_panel import Panel, table
@@ -61,12 +63,17 @@ def arms_pane(thing: Arms, ax: Any = None) -> Any:
     """The measure of every arm over the steps: untreated and placebo in colours of their own."""
     colours = {UNTREATED: "C3", "placebo": "C1"}
     names: list[str] = []
+    special: list[float] = []  # what is compared: the axis is for these, whatever an arm that diverged has reached
     for arm in thing.status:
+        if not (is_treated(arm) or arm.is_placebo or not arm.names):
+            continue  # a range test
         steps, values = thing.curve(arm)
+        special += values if arm.is_placebo or not arm.names or thing.status[arm] == DONE else []
         word = "placebo" if arm.is_placebo else arm.words
         label = word if word not in names and len(names) < SHOWN else None
         names += [word] if label else []
         ax.plot(steps, values, ".-", linewidth=1.4, color=colours.get(word), label=label)
+    frame(ax, special)
     ax.set_xlabel("step")
     ax.set_title(f"validation {thing.measure}" if thing.measure else "loss", fontsize="medium")
     return ax

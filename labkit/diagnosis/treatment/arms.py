@@ -214,7 +214,12 @@ def from_json(text: str) -> Order:
 
 
 def followed(
-    stream: Any, finish: Callable[[], int | None], kill: Callable[[], object], order: Order, report: Report
+    stream: Any,
+    finish: Callable[[], int | None],
+    kill: Callable[[], object],
+    stop: threading.Event,
+    order: Order,
+    report: Report,
 ) -> str:
     """Read progress reports until the process ends; kill it when its time is over. Why it was killed, if it was."""
     began, late = time.monotonic(), ""
@@ -226,7 +231,10 @@ def followed(
                 late = f"no end after {order.seconds:.0f} s"
                 kill()
                 return
-            time.sleep(0.05)
+            if stop.wait(0.05):
+                late = "interrupted"
+                kill()
+                return
 
     watcher = threading.Thread(target=guard, daemon=True)
     watcher.start()
@@ -267,6 +275,7 @@ class Forked:
 
     def __init__(self, program: Program):
         self.program = program
+        self.stop = threading.Event()  # ends the arms that are under way
         importlib.import_module("torch._dynamo")  # by the first optimizer that is made; once here, not in each fork
 
     def __call__(self, order: Order, report: Report = lambda _: None) -> Result:
@@ -300,7 +309,7 @@ class Forked:
                         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
             with os.fdopen(inlet) as stream:
-                late = followed(stream, finished, kill, order, report)
+                late = followed(stream, finished, kill, self.stop, order, report)
             return outcome(folder, order, late, finished(), time.monotonic() - began)
 
     def _in_child(self, order: Order, folder: Path, inlet: int, outlet: int, parent: int) -> None:
@@ -368,7 +377,7 @@ class Script:
 
             try:
                 assert child.stdout
-                late = followed(child.stdout, finished, child.kill, order, report)
+                late = followed(child.stdout, finished, child.kill, threading.Event(), order, report)
             finally:
                 child.kill()
                 end_group(child.pid)

@@ -1,16 +1,17 @@
 """The experiment: an untreated arm, a placebo, treated arms with the same seeds; lost arms are dropped early."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
-import joblib
 import numpy as np
 from tqdm.auto import tqdm
 
 from labkit.diagnosis.diagnose import UNSURE, Diagnosis, diagnose
-from labkit.diagnosis.treatment.arms import DONE, LEAST, PATIENCE, REFUSED, Arm, Order, Result, Runner, Script
+from labkit.diagnosis.treatment.arms import DONE, LEAST, PATIENCE, REFUSED, Arm, Forked, Order, Result, Runner, Script
 from labkit.diagnosis.treatment.intervention import LOST, Limits
 from labkit.diagnosis.treatment.judgement import (
     MATERIAL,
@@ -110,11 +111,20 @@ class Experiment:
             self.listener(order.arm, {"kind": "start"})
             return self.runner(order, lambda event: self.listener(order.arm, event))
 
+        if self.jobs == 1 or not isinstance(self.runner, Forked):  # in this process random numbers are shared
+            yield from map(one, orders)
+            return
         # Threads: each waits for a process of its own, and nothing has to be pickled.
-        with joblib.parallel_config(backend="threading"):
-            yield from joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")(
-                joblib.delayed(one)(order) for order in orders
-            )
+        self.runner.stop = threading.Event()
+        with ThreadPoolExecutor(self.jobs) as pool:
+            under_way = [pool.submit(one, order) for order in orders]
+            try:
+                for done in as_completed(under_way):
+                    yield done.result()
+            except BaseException:  # Ctrl-C, or the budget is used up: arms that are under way end with it
+                self.runner.stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def _order(self, arm: Arm) -> Order:
         first = self.results.get(Arm((), self.seeds[0]))

@@ -28,7 +28,7 @@ HIGHER_WORDS = ("map", "hit", "hits", "mrr", "top", "mcc", "psnr", "ssim", "tpr"
 # between seeds; a fault that counts costs at least 20 %.
 MATERIAL = 0.1
 # An arm that has learned less than this share of what there is to learn is measured by it: beside an untreated program
-# that learned nothing, two points of accuracy are the least that counts, and not all that the arm has learned.
+# that learned nothing, 2 % of the way to a perfect score are the least that counts, and not whatever the arm gained.
 LITTLE = 0.2
 FAR = 10.0  # times the usual: an untreated program that diverged so far tells nothing about where it began
 # Student's t at 97.5 %, by degrees of freedom: an interval of 95 % from few seeds.

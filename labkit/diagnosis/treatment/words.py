@@ -10,7 +10,6 @@ from labkit.diagnosis.treatment.prescriptions.catalogue import made_for, named
 from labkit.failures.catalogue import FAILURES
 
 SHOWN = 12  # rows of the table
-MOST_NAMED = 3  # candidates in a sentence
 
 
 def in_words(treatment: Treatment) -> str:
@@ -93,8 +92,8 @@ def confirmation(treatment: Treatment) -> str:
     many = f"what cured it helps against {len(answered)} failures"
     if first.name in answered:
         return f"It fits the diagnosis, but does not confirm it: {many}."
-    if several := [FAILURES[name].title.lower() for name in first.candidates if name in answered]:
-        return f"It does not decide between the candidates ({', '.join(several[:MOST_NAMED])}): {many}."
+    if answered.intersection(first.candidates):
+        return f"It does not tell which of the candidates it was: {many}."
     likely = [FAILURES[name].title.lower() for name in meant]
     return f"Not confirmed by what cured it, which is meant for {' or '.join(likely[:2])}."
 

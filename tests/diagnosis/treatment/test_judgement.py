@@ -67,6 +67,14 @@ def test_a_loss_is_compared_with_that_of_a_constant_prediction():
     assert one.gain(("clipped",)) == 0 and one.gain(("adam",)) > 0.9
 
 
+def test_after_a_divergence_only_arms_that_learned_about_as_much_go_on():
+    """Untreated at 40, what arms gain over it is nearly all the same; what they learned is not."""
+    arms = {(): [2.3, 40.0], ("adam",): [2.3, 0.74], ("clipped",): [2.3, 0.1], ("cleared",): [2.3, 0.09]}
+    one = experiment_of("loss", arms, constant_loss=2.3)
+    assert one.finalists(("cleared",)) == [("cleared",), ("clipped",)]
+    assert one.gain(("cleared",)) >= one.gain(("adam",))
+
+
 def slow_in_dollars(watch, seed):
     """As a practitioner's regression reports it: the validation error in another unit than the loss."""
 

@@ -1,17 +1,23 @@
 """`labkit.treat`: a cure is reported when it was seen to work beside untreated and placebo, and only then."""
 
+import dataclasses
+import functools
 import json
+import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from treated_programs import ascending, ascending_and_slow, healthy, seeds_itself, slow, train
 
 import labkit
+from labkit.diagnosis.diagnose import UNSURE
 from labkit.diagnosis.treatment import arms, experiment
 from labkit.diagnosis.treatment.answer import CURED, NOT_CURED, NOTHING, UNPROVEN
 from labkit.diagnosis.treatment.arms import (
@@ -28,7 +34,9 @@ from labkit.diagnosis.treatment.arms import (
     script,
 )
 from labkit.diagnosis.treatment.judgement import TRAINING, Measure
+from labkit.diagnosis.treatment.plots import frame
 from labkit.diagnosis.treatment.treat import treat
+from labkit.diagnosis.treatment.words import confirmation
 from labkit.errors import RecipeError
 
 forks = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
@@ -59,7 +67,7 @@ def test_the_answer_as_json_runs_and_picture(cured):
 def test_a_healthy_program_is_left_alone_after_one_run():
     answer = treat(healthy, progress=False)
     assert answer.verdict == NOTHING and answer.spent == 1 and not answer.names
-    assert "Nothing to treat" in str(answer)
+    assert "Nothing to treat" in str(answer) and "ends with a validation accuracy of 0." in str(answer)
 
 
 def test_two_faults_are_peeled_one_after_the_other():
@@ -73,6 +81,9 @@ def test_a_program_that_seeds_itself_rests_on_one_seed():
     assert answer.verdict == CURED and answer.one_seed and "rests on one seed" in str(answer)
     longer = [each.names for each in answer.tried if any("as_long" in name for name in each.names)]
     assert all(len(names) == 1 for names in longer)  # beside what cures, longer training is no second cure
+    untreated = [answer.runs[Arm((), seed)]["loss"] for seed in (0, 1, 2)]
+    assert answer.stirred and answer.effect.seeds >= 3  # other batches, drawn after the call of watch
+    assert not np.array_equal(untreated[1], untreated[2])
 
 
 @pytest.mark.parametrize("name", ["sign_changed", "usual_loss", "watched_loss"])
@@ -93,15 +104,38 @@ def test_an_arm_with_the_programs_own_loss_has_no_other():
 # --- luck ---------------------------------------------------------------------------------------------
 
 
+def test_a_cure_confirms_a_diagnosis_only_if_it_is_made_for_it(cured):
+    (first, *_), unsure = cured.diagnoses, ("zero_init", "dead_relu", "loss_scaled_down")
+    several = (dataclasses.replace(first, name=UNSURE, candidates=unsure),)
+    assert "Confirmed" in confirmation(cured)
+    assert "does not confirm it" in confirmation(dataclasses.replace(cured, names=("usual_loss",)))
+    assert "Not confirmed" in confirmation(dataclasses.replace(cured, names=("warm_up",)))
+    assert "does not tell" in confirmation(dataclasses.replace(cured, names=("adam",), diagnoses=several))
+    assert "candidates, dead" in confirmation(dataclasses.replace(cured, names=("leaky",), diagnoses=several))
+
+
+def test_the_picture_has_no_range_test_and_room_for_what_matters():
+    answer = treat(slow, progress=False, budget=14)
+    assert any("range_test" in arm.names for arm in answer.runs)
+    assert len(answer.plot().lines) == len([arm for arm in answer.runs if "range_test" not in arm.names])
+    _, ax = plt.subplots()
+    frame(ax, [0.1, 0.5, 40.0, np.nan])
+    assert ax.get_yscale() == "log" and ax.get_ylim()[1] < 60
+    frame(other := plt.subplots()[1], [0.2, 0.8])
+    assert other.get_yscale() == "linear" and 0.8 < other.get_ylim()[1] < 0.9
+    plt.close("all")
+
+
 class Played:
     """Arms with given scores in the place of real runs."""
 
-    def __init__(self, scores):
+    def __init__(self, scores, drawn=True):
         self.scores = scores  # (names, seed) -> accuracy
+        self.drawn = drawn  # another run for each seed, or the same
 
     def __call__(self, order, report=None):
         value = self.scores(order.arm.names, order.arm.seed)
-        loss = np.full(40, 0.7 + 0.01 * order.arm.seed)  # another run for each seed
+        loss = np.full(40, 0.7 + 0.01 * order.arm.seed * self.drawn)
         traces = {"step": np.arange(40), "loss": loss, "val_step": np.array([40]), "val_accuracy": np.array([value])}
         run = labkit.Run(traces, facts={"label_shares": [0.5, 0.5]})
         return arms.Result(order.arm, DONE, "", run, ("accuracy",), 0.01)
@@ -155,6 +189,36 @@ def test_a_gain_that_is_certain_but_small_is_no_cure():
     assert one.effect(("clipped",)).low > 0 and not one.proven(("clipped",))
 
 
+@pytest.mark.parametrize(("reached", "proven"), [(0.62, False), (0.85, True)])
+def test_one_run_each_proves_a_large_effect_only(reached, proven):
+    """Between seeds healthy programs differ by 2 % to 15 %: a single run that is 17 % better may be luck."""
+    one = experiment_of(lambda names, seed: 0.6)
+    one.runner = Played(lambda names, seed: reached if names == ("clipped",) else 0.6, drawn=False)
+    one.run([Arm((), 0), Arm(("clipped",), 0)])
+    one.prove(("clipped",))
+    assert one.repeats_itself and one.stirred and one.effect(("clipped",)).share > 0.1
+    assert one.proven(("clipped",)) is proven
+
+
+def test_half_a_point_of_accuracy_is_no_cure_of_a_program_that_learned_nothing():
+    one = experiment_of(lambda names, seed: 0.505 if names == ("clipped",) else 0.5)
+    one.run([Arm((), 0), Arm(("clipped",), 0)])
+    one.prove(("clipped",))
+    assert one.effect(("clipped",)).low > 0 and not one.proven(("clipped",)) and one.best_so_far() is None
+
+
+def test_what_is_made_of_parts_is_taken_apart():
+    good = {("standard_data",): 0.9, ("standard_targets",): 0.9}
+    one = experiment_of(lambda names, seed: good.get(names, 0.6))
+    one.run([Arm((), 0), Arm(("standard_data",), 0)])
+    assert one.simplest(("standard_data",)) == ("standard_targets",)
+
+
+def test_runs_are_kept_for_the_proof():
+    answer = treat(slow, progress=False, budget=14)
+    assert answer.spent <= 14 and answer.effect.seeds == answer.over_placebo.seeds == 3, str(answer)
+
+
 # --- arms that fail -----------------------------------------------------------------------------------
 
 
@@ -182,9 +246,71 @@ def test_a_hanging_arm_is_ended():
     assert result.status == LATE and "no end after 8 s" in result.why
 
 
+def leaving(watch, seed, folder, how):
+    """Starts a process that outlives it and has its pipes, then is killed or hangs."""
+
+    def each(step, model):
+        if step == 20:
+            child = os.fork()
+            if child == 0:
+                time.sleep(3600)
+            Path(folder, "child").write_text(str(child))
+            how()
+
+    train(watch, seed, each_step=each)
+
+
+def wait_until(true):
+    """A killed process needs a moment to end; the test's own time limit ends the wait for one that was not killed."""
+    while not true():
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Ended, and waiting at most for its new parent to notice."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("how", "status", "seconds"),
+    [(lambda: os.kill(os.getpid(), 9), KILLED, None), (lambda: time.sleep(3600), LATE, 8.0)],
+)
+def test_what_an_arm_has_started_ends_with_it(tmp_path, how, status, seconds):
+    program = functools.partial(leaving, folder=tmp_path, how=how)
+    assert Forked(program)(Order(Arm(), seconds=seconds)).status == status
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: gone(child))
+
+
+def asking(watch, seed):
+    input("which data? ")
+
+
+@forks
+def test_an_arm_that_asks_gets_no_answer(monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: os.read(0, 1) or 1 / 0)  # as at a terminal, where it would wait
+    result = Forked(asking)(Order(Arm(), seconds=20.0))
+    assert result.status == CRASHED and "ZeroDivisionError" in result.why
+
+
+@forks
+def test_a_program_that_treats_itself_is_told_so():
+    def program(watch):
+        treat(slow, progress=False)
+
+    with pytest.raises(RecipeError, match=r"calls labkit\.treat itself"):
+        treat(program, progress=False)
+
+
 def test_a_crash_keeps_what_was_recorded():
     result = Here(raising)(Order(Arm()))
     assert result.status == CRASHED and "ZeroDivisionError" in result.why and len(result.run) == 21
+    assert "(test_treat.py, line " in result.why
 
 
 @forks
@@ -244,6 +370,29 @@ def test_ctrl_c_keeps_what_is_known():
     answer = treat(slow, progress=False, on_event=interrupt)
     assert answer.ending == "interrupted" and answer.diagnoses and answer.verdict in (NOT_CURED, UNPROVEN)
     assert "interrupted" in str(answer)
+
+
+@forks
+def test_ctrl_c_ends_all_arms_that_are_under_way(tmp_path):
+    """Of two at once one hangs, and the other reports."""
+    hanging_one = tmp_path / "pid"
+
+    def program(watch, seed):
+        def wait(step, model):
+            if step == 20 and watch.names and watch.names != ("range_test",) and not hanging_one.exists():
+                hanging_one.write_text(str(os.getpid()))
+                time.sleep(3600)
+
+        train(watch, seed, lr=5e-6, each_step=wait)
+
+    def interrupt(arm, event):
+        if hanging_one.exists():
+            raise KeyboardInterrupt
+
+    answer = treat(program, progress=False, jobs=2, on_event=interrupt)
+    assert answer.ending == "interrupted" and not answer.cured
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(hanging_one.read_text()), 0)
 
 
 def test_a_budget_is_kept():

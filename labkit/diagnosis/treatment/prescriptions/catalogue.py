@@ -21,6 +21,7 @@ def advance(patient: Patient) -> None:
 
 
 MOST_IN_WAVE = 8  # arms that are tried at once
+MOST_IF_UNSURE = 12  # one for each of many candidates: some do not apply, and cost nothing
 PLACEBO = Prescription("placebo", "a change that should not matter", (), advance, "")
 
 PRESCRIPTIONS: dict[str, Prescription] = {
@@ -70,13 +71,12 @@ def in_order(failure: str) -> list[Prescription]:
     return sorted(found, key=lambda each: (each.price, each.answers.index(failure) > 0, len(each.answers)))
 
 
-MANY = 4  # a prescription that answers more failures than this does not tell which of them it was
+MEANT = 3  # failures, the first of those that a prescription answers: against the others it may help
 
 
 def made_for(name: str) -> tuple[str, ...]:
-    """The failures that a prescription tells of when it cures: all that it answers, or the first of very many."""
-    answers = named(name).answers
-    return answers if len(answers) <= MANY else answers[:1]
+    """The failures that a prescription tells of when it cures."""
+    return named(name).answers[:MEANT]
 
 
 def treatable(failure: str) -> bool:
@@ -95,11 +95,12 @@ def candidates(diagnoses: Sequence[Diagnosis], base: Collection[str] = ()) -> li
     if not base and any(waves[:-1]):  # where only the user can change what was found, few others are tried
         waves.append(list(OTHERS))
     known, left, result = set(base), [], []
-    for wave in waves:
+    for number, wave in enumerate(waves):
+        most = MOST_IF_UNSURE if number < len(diagnoses) and diagnoses[number].name == UNSURE else MOST_IN_WAVE
         new = [name for name in dict.fromkeys(wave) if name not in known]
-        known |= set(new[:MOST_IN_WAVE])
-        left += new[MOST_IN_WAVE:]
-        result.append(new[:MOST_IN_WAVE])
+        known |= set(new[:most])
+        left += new[most:]
+        result.append(new[:most])
     if not base:
         named_first = {name for each in diagnoses for name in (*each.candidates, each.name)}
         rest = [name for name in dict.fromkeys(left) if name not in known]

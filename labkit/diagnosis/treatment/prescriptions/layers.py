@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from labkit.diagnosis.treatment.patient import Patient, activations_of, swap_activations
 from labkit.diagnosis.treatment.prescriptions.prescription import need, prescription
+from labkit.recording.nested import first_tensor, replaced
 from labkit.recording.task import LABELS, YES_NO
 
 BAD_START = (
@@ -146,6 +147,34 @@ def raw_outputs(patient: Patient) -> None:
     swap_activations(patient, swap)
 
 
+def are_probabilities(outputs: Tensor | None) -> bool:
+    """Of classes: along one axis none is negative, and their sum is 1."""
+    if outputs is None or outputs.ndim < 2 or not outputs.is_floating_point() or bool((outputs < 0).any()):
+        return False
+    sums = (outputs.sum(axis) for axis in (1, -1) if outputs.shape[axis] > 1)
+    return any(torch.allclose(each, torch.ones_like(each), atol=1e-3) for each in sums)
+
+
+@prescription(
+    "the logarithm of the probabilities as outputs, where cross-entropy expects logits",
+    "softmax_before_cross_entropy",
+    "activation_on_outputs",
+    "loss_does_not_fit",
+    "naive_softmax",
+    code="loss = F.nll_loss(torch.log(probabilities), classes)  # or leave out what makes probabilities of the logits",
+)
+def logits(patient: Patient) -> None:
+    need(activations_of(patient)[1] is None, "the outputs come from an activation: leaving it out comes first")
+    need(are_probabilities(patient.outputs()), "the outputs are not probabilities of classes")
+
+    def to_logits(_: nn.Module, __: Any, outputs: Any) -> Any:
+        found = first_tensor(outputs)
+        assert found is not None
+        return replaced(outputs, found, found.clamp_min(torch.finfo(found.dtype).tiny).log())
+
+    patient.called.register_forward_hook(to_logits)
+
+
 def unchanged_tensor(x: Tensor) -> Tensor:
     return x
 
@@ -281,7 +310,6 @@ def train_mode(patient: Patient) -> None:
 
 
 PRESCRIPTIONS = (
-    raw_outputs, default_init, fitting_init, relu_between, leaky, relu_added, batch_norm_added, usual_batch_norm,
-    group_norm,
-    no_dropout, eval_mode, train_mode,
+    raw_outputs, logits, default_init, fitting_init, relu_between, leaky, relu_added, batch_norm_added,
+    usual_batch_norm, group_norm, no_dropout, eval_mode, train_mode,
 )  # fmt: skip

@@ -12,7 +12,7 @@ class Prescription:
 
     name: str
     words: str  # what is changed, as it stands behind "with ..."
-    answers: tuple[str, ...]  # failure modes that it may cure
+    answers: tuple[str, ...]  # failure modes that it may cure; the first three are what it is made for
     apply: Callable[[Patient], None]
     code: str  # the same in plain PyTorch
     repeats: int = 1  # how often the program is run in a row, each time from the weights that the last one reached

@@ -143,6 +143,7 @@ def shadow(patient: Patient, make: Any) -> None:
     "Adam with a learning rate of 0.001",
     "learning_rate_too_low",
     "learning_rate_too_high",
+    "learning_rate_left_low",
     "summed_loss",
     "loss_scaled_down",
     "saddle_point",
@@ -150,7 +151,6 @@ def shadow(patient: Patient, make: Any) -> None:
     "clipping_too_tight",
     "value_clipping_too_tight",
     "momentum_too_high",
-    "learning_rate_left_low",
     "sharp_valley",
     "warmup_too_long",
     "runaway_weights",
@@ -164,11 +164,11 @@ def adam(patient: Patient) -> None:
 @prescription(
     "Adam with a learning rate of 0.005",
     "learning_rate_too_low",
+    "learning_rate_left_low",
+    "learning_rate_too_high",
     "loss_scaled_down",
     "clipping_too_tight",
     "value_clipping_too_tight",
-    "learning_rate_left_low",
-    "learning_rate_too_high",
     code="optimizer = torch.optim.Adam(model.parameters(), lr=0.005)  # without a scheduler",
 )
 def faster_adam(patient: Patient) -> None:
