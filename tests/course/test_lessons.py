@@ -345,24 +345,29 @@ def scores(course: Path) -> dict[str, dict[str, float]]:
     return found
 
 
+GRADED = ("00_start_here", "06_dead_and_saturated_units")  # with every kind of exercise between them
+
+
 @pytest.mark.slow
 @needs_nbgrader
 def test_nbgrader_releases_every_lesson_and_gives_all_points_to_all_right_and_none_to_stubs(tmp_path):
     from labkit.course.checks import EXERCISES
 
-    graded, course = "06_dead_and_saturated_units", tmp_path / "course"
+    course = tmp_path / "course"
     notebooks.course(ROOT, course)
     nbgrader(course, "generate_assignment", "*")
     for path in notebooks.solutions(ROOT):
         released = (course / "release" / path.stem / path.name).read_text(encoding="utf-8")
         assert notebooks.STUB in released and "BEGIN SOLUTION" not in released and "HIDDEN TESTS" not in released
-    right = {cell.id: cell.source for cell in notebooks.read(ROOT / "solutions" / f"{graded}.ipynb").cells}
-    hand_in(course, "all_right", graded, right)
-    hand_in(course, "all_stubs", graded, {})
-    for step in ("autograde", "generate_feedback"):
-        nbgrader(course, step, graded)
+    points = {}
+    for graded in GRADED:
+        right = {cell.id: cell.source for cell in notebooks.read(ROOT / "solutions" / f"{graded}.ipynb").cells}
+        hand_in(course, "all_right", graded, right)
+        hand_in(course, "all_stubs", graded, {})
+        for step in ("autograde", "generate_feedback"):
+            nbgrader(course, step, graded)
+        points |= {f"check-{each.id.replace('.', '-')}": each.points for each in EXERCISES.of(graded[:2])}
     nbgrader(course, "export")
-    points = {f"check-{each.id.replace('.', '-')}": each.points for each in EXERCISES.of("06")}
     assert scores(course) == {"all_right": points, "all_stubs": dict.fromkeys(points, 0)}
-    assert len(list((course / "feedback").rglob(f"{graded}.html"))) == 2
+    assert len(list((course / "feedback").rglob("*.html"))) == 2 * len(GRADED)
     assert "all_right" in (course / "grades.csv").read_text(encoding="utf-8")
