@@ -152,6 +152,7 @@ class Watch(Recorder):
             self._try(PROBE, self._settle_probe)
         if self.probe and self.calls and not self.evaluations and kind is None:
             self.validate()  # a loop without validation: the probe is examined once, at the end
+            self.evaluations[-1].pop("probe_loss", None)  # one value is no curve: the training loss is one
         super().__exit__(kind, error, trace)
         if error is not None:
             self.error = error_facts(error, self.calls)
