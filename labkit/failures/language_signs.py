@@ -30,9 +30,9 @@ CUT = 0.05
 # depends on how many tokens there are: 4.1 to 78.
 LENGTH_MATTERS = 2.5
 # Change at the first position over the median, times the number of positions. A sum over too many tokens makes the
-# change grow with the position, from 1.8 to 6; where heads are mixed, the first sees later tokens last: 0 to 0.7.
+# change grow with the position, from 1.8 to 7; where heads are mixed, the first sees later tokens last: 0 to 0.7.
 FROM_THE_FIRST = 1.1
-# Cut off: the change at the last three positions over that in the middle. Masked after the softmax 1.4 to 1.9, because
+# Cut off: the change at the last three positions over that in the middle. Masked after the softmax 1.1 to 1.9, because
 # all weights grow alike; a softmax over the queries 2.25 to 6.6: the last keys have the fewest queries.
 LATE = 2.1
 
